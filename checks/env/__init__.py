@@ -1,0 +1,1 @@
+"""Checks of driver, CUDA, torch, NCCL and the Python environment."""

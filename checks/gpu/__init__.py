@@ -1,0 +1,1 @@
+"""Checks of health and state of GPUs."""

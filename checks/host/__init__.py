@@ -1,0 +1,1 @@
+"""Checks of limits, memory, processors and containers."""

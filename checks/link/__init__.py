@@ -1,0 +1,1 @@
+"""Checks of NVLink, NVSwitch, P2P and PCIe."""

@@ -1,0 +1,1 @@
+"""Checks of TCP interfaces, names and RDMA adapters."""

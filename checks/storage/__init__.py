@@ -1,0 +1,1 @@
+"""Checks of checkpoint path and file systems."""

@@ -1,0 +1,1 @@
+"""Checks as data: how one is declared, found, selected and run."""

@@ -1,0 +1,96 @@
+"""All checks: the built-in ones and those of the entry-point group `fsdp_doctor.checks`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import metadata
+from types import ModuleType
+
+from fsdp_doctor.engine.spec import CheckSpec
+
+GROUP = "fsdp_doctor.checks"
+BUILT_IN = "fsdp-doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPlugin:
+    """A plug-in that could not be used, and why; it becomes an `error` result."""
+
+    package: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Checks by code in code order, and the plug-ins that brought none of theirs."""
+
+    checks: tuple[CheckSpec, ...]
+    broken: tuple[BrokenPlugin, ...] = ()
+
+    def get(self, code: str) -> CheckSpec | None:
+        """The check of one code."""
+        return next((c for c in self.checks if c.code == code), None)
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """Distributions other than this one that brought checks."""
+        return tuple(sorted({c.package for c in self.checks} - {BUILT_IN}))
+
+
+def specs_of(module: ModuleType) -> tuple[CheckSpec, ...]:
+    """The checks that a module declares at top level."""
+    return tuple(v for v in vars(module).values() if isinstance(v, CheckSpec))
+
+
+def specs_below(package: ModuleType) -> tuple[CheckSpec, ...]:
+    """The checks of a package and every module below it."""
+    found = list(specs_of(package))
+    for info in pkgutil.walk_packages(getattr(package, "__path__", ()), package.__name__ + "."):
+        found += specs_of(importlib.import_module(info.name))
+    return tuple({s.code: s for s in found}.values())
+
+
+def merge(built_in: Iterable[CheckSpec], plugins: Iterable[tuple[str, Iterable[CheckSpec]]]) -> Registry:
+    """Add plug-ins to the built-in checks. A plug-in may add a code and never replace one."""
+    owner = {s.code: s for s in built_in}
+    broken: list[BrokenPlugin] = []
+    for package, specs in plugins:
+        for spec in specs:
+            first = owner.get(spec.code)
+            if first is not None:
+                broken.append(
+                    BrokenPlugin(package, f"{spec.code} is brought by both {first.package} and {package}")
+                )
+            else:
+                owner[spec.code] = replace(spec, package=package)
+    return Registry(tuple(sorted(owner.values(), key=lambda s: s.code)), tuple(broken))
+
+
+def _load(point: metadata.EntryPoint) -> tuple[str, Iterable[CheckSpec]]:
+    package = point.dist.name if point.dist else point.value
+    loaded = point.load()
+    if isinstance(loaded, CheckSpec):
+        return package, (loaded,)
+    if isinstance(loaded, ModuleType):
+        return package, specs_below(loaded)
+    raise TypeError(f"{point.value} is neither a module nor a check")
+
+
+@cache
+def registry() -> Registry:
+    """Every check that this installation has. Plug-ins are imported here, once."""
+    built_in = specs_below(importlib.import_module("fsdp_doctor.checks"))
+    plugins: list[tuple[str, Iterable[CheckSpec]]] = []
+    broken: list[BrokenPlugin] = []
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.value, p.name)):
+        try:
+            plugins.append(_load(point))
+        except Exception as error:  # a plug-in's import may raise anything, and must not take the tool down
+            package = point.dist.name if point.dist else point.value
+            broken.append(BrokenPlugin(package, f"{type(error).__name__}: {error}"))
+    merged = merge(built_in, plugins)
+    return Registry(merged.checks, (*broken, *merged.broken))

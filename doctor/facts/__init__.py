@@ -1,0 +1,1 @@
+"""Providers: each turns what a `Source` answers into one subject, known or unknown with its reason."""
