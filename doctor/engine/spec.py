@@ -77,8 +77,8 @@ def parse_documentation(name: str, text: str | None) -> Documentation:
         head, colon, rest = line.partition(":")
         if colon and head in HEADINGS:
             current = parts.setdefault(head, [])
-            line = rest
-        if current is not None:
+            current.append(rest.strip())
+        elif current is not None:
             current.append(line.strip())
     missing = [h for h in HEADINGS if not " ".join(parts.get(h, ())).strip()]
     if missing:
