@@ -1,0 +1,331 @@
+"""A recording as a `Source`: the answers the live machine gave, from files that anybody may have written.
+
+A part that is damaged is unknown with its reason; only what is no recording at all raises `RecordingError`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from fsdp_doctor.facts.source import FILE_LIMIT, Json, Manifest
+from fsdp_doctor.facts.trees import (
+    MAX_FILE,
+    MAX_NAME,
+    DirectoryTree,
+    Kind,
+    MemoryTree,
+    RecordingError,
+    Tree,
+    ZipTree,
+)
+from fsdp_doctor.subjects.fact import Known, Unknown
+
+__all__ = [
+    "SCHEMA",
+    "DirectoryTree",
+    "MemoryTree",
+    "RecordedSource",
+    "RecordingError",
+    "Tree",
+    "ZipTree",
+    "open_recording",
+]
+
+SCHEMA = "fsdp-doctor-recording/1"
+MAX_LINKS = 40
+"""Links followed on the way to one path, as the kernel does."""
+MAX_JSON_DEPTH = 32
+
+
+def open_recording(path: Path) -> RecordedSource:
+    """The recording in a folder or a zip archive. Raises `RecordingError`."""
+    if not path.exists():
+        raise RecordingError(f"no recording at {path}: no such file or folder")
+    if path.is_dir():
+        return RecordedSource(DirectoryTree(path))
+    tree = ZipTree(path)
+    folders = [n for n in tree.names("") if tree.kind(f"{n}/manifest.json") is Kind.FILE]
+    packed_folder = tree.kind("manifest.json") is None and len(folders) == 1
+    return RecordedSource(tree, f"{folders[0]}/" if packed_folder else "")
+
+
+class RecordedSource:
+    """One rank's recording. `prefix` is "" or a folder of the tree with its slash, such as "ranks/1/"."""
+
+    def __init__(self, tree: Tree, prefix: str = "") -> None:
+        self._tree, self._prefix = tree, prefix
+        self._manifest = _manifest(_load(tree, f"{prefix}manifest.json"))
+        self._links, self._below = _links(_load(tree, f"{prefix}links.json"))
+        self._resolved: dict[str, str | None] = {"": "", "/": ""}
+        self._parts: dict[str, Json | Unknown] = {}
+
+    @property
+    def manifest(self) -> Manifest:
+        """Identity of the machine and the rank."""
+        return self._manifest
+
+    def ranks(self) -> tuple[int, ...]:
+        """Further ranks recorded beside this one, in order."""
+        names = self._tree.names(f"{self._prefix}ranks")
+        return tuple(sorted(int(n) for n in names if n.isascii() and n.isdigit() and str(int(n[:9])) == n))
+
+    def rank(self, number: int) -> RecordedSource:
+        """The recording of one of `ranks()`. Raises `RecordingError`."""
+        try:
+            return RecordedSource(self._tree, f"{self._prefix}ranks/{number}/")
+        except RecordingError as error:
+            raise RecordingError(f"ranks/{number}: {error}") from None
+
+    def read(self, path: str, limit: int = FILE_LIMIT) -> bytes | Unknown:
+        """As in `Source`."""
+        name = self._resolve(path)
+        kind = None if name is None else self._tree.kind(f"{self._prefix}root/{name}")
+        if name is None or (kind is None and name not in self._below):
+            return Unknown(f"no file {path} in the recording", absent=True)
+        if kind is not Kind.FILE:
+            reason = self._manifest.not_recorded.get(path)
+            return Unknown(reason or f"{path} is no file")
+        return self._tree.read(f"{self._prefix}root/{name}", limit)
+
+    def listdir(self, path: str) -> tuple[str, ...]:
+        """As in `Source`; files, folders and links together."""
+        name = self._resolve(path)
+        if name is None:
+            return ()
+        names = self._tree.names(f"{self._prefix}root/{name}" if name else f"{self._prefix}root")
+        linked = self._below.get(name)
+        return tuple(sorted({*names, *linked})) if linked else names
+
+    def readlink(self, path: str) -> str | None:
+        """As in `Source`."""
+        parent, _, last = path.rstrip("/").rpartition("/")
+        folder = self._resolve(parent)
+        return None if folder is None else self._links.get(f"{folder}/{last}" if folder else last)
+
+    def exists(self, path: str) -> bool:
+        """Whether anything is at a path. A link counts even where its target was not recorded."""
+        if self.readlink(path) is not None:
+            return True
+        name = self._resolve(path)
+        if name is None:
+            return False
+        return name in self._below or self._tree.kind(f"{self._prefix}root/{name}".rstrip("/")) is not None
+
+    def realpath(self, path: str) -> str:
+        """As in `Source`; the path itself where its links lead nowhere."""
+        name = self._resolve(path)
+        return path if name is None else f"/{name}"
+
+    def openable(self, path: str) -> bool | None:
+        """A recording does not say."""
+        return None
+
+    def env(self) -> Known[Mapping[str, str]] | Unknown:
+        """env.json."""
+        part = self._object("env.json")
+        if isinstance(part, Unknown):
+            return part
+        texts = {k: v for k, v in part.value.items() if isinstance(v, str)}
+        if len(texts) != len(part.value):
+            return Unknown("env.json of the recording holds values that are no text")
+        return Known(texts, part.source)
+
+    def nvml(self) -> Known[Mapping[str, Json]] | Unknown:
+        """nvml.json."""
+        return self._object("nvml.json")
+
+    def stack(self) -> Known[Mapping[str, Json]] | Unknown:
+        """stack.json."""
+        return self._object("stack.json")
+
+    def net(self) -> Known[Mapping[str, Json]] | Unknown:
+        """net.json."""
+        return self._object("net.json")
+
+    def statvfs(self) -> Known[Mapping[str, Mapping[str, int]]] | Unknown:
+        """statvfs.json without the entries that are no figures."""
+        part = self._object("statvfs.json")
+        if isinstance(part, Unknown):
+            return part
+        return Known({k: f for k, v in part.value.items() if (f := _figures(v)) is not None}, part.source)
+
+    def kernel_log(self) -> Known[str] | Unknown:
+        """kernel_log.txt."""
+        name = f"{self._prefix}kernel_log.txt"
+        raw = self._tree.read(name, MAX_FILE)
+        if isinstance(raw, Unknown):
+            return self._missing("kernel_log.txt") if raw.absent else raw
+        return Known(raw.decode("utf-8", "replace"), "kernel_log.txt")
+
+    def _object(self, name: str) -> Known[Mapping[str, Json]] | Unknown:
+        if name not in self._parts:
+            self._parts[name] = _load(self._tree, self._prefix + name)
+        part = self._parts[name]
+        if isinstance(part, Unknown):
+            return self._missing(name) if part.absent else part
+        if not isinstance(part, Mapping):
+            return Unknown(f"{name} of the recording is not an object")
+        return Known(part, name)
+
+    def _missing(self, name: str) -> Unknown:
+        why = self._manifest.not_recorded
+        stem = name.rpartition(".")[0]
+        return Unknown(why.get(stem) or why.get(name) or f"the recording holds no {name}")
+
+    def _resolve(self, path: str) -> str | None:
+        """The name under root/ with links followed; None where they never end or the path is absurd."""
+        if path not in self._resolved:
+            parent, _, last = path.rpartition("/")
+            folder = self._resolved.get(parent)
+            plain = f"{folder}/{last}" if folder else last
+            known = folder is not None and last not in ("", ".", "..") and plain not in self._links
+            self._resolved[path] = plain if known else self._walk(path)
+        return self._resolved[path]
+
+    def _walk(self, path: str) -> str | None:
+        todo = path.split("/")[::-1]
+        done: list[str] = []
+        followed = 0
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            done.append(part)
+            here = "/".join(done)
+            target = self._links.get(here)
+            if target is not None:
+                followed += 1
+                del done[0 if target.startswith("/") else -1 :]
+                todo.extend(target.split("/")[::-1])
+            if followed > MAX_LINKS or len(here) > MAX_NAME:
+                return None
+        return "/".join(done)
+
+
+def _load(tree: Tree, name: str) -> Json | Unknown:
+    raw = tree.read(name, MAX_FILE)
+    if isinstance(raw, Unknown):
+        return raw
+    try:
+        value: Json = json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
+        return _plain(value, 0)
+    except UnicodeDecodeError:
+        return Unknown(f"{name} of the recording is not UTF-8")
+    except RecursionError:
+        return Unknown(f"{name} of the recording is nested too deeply")
+    except ValueError as error:
+        return Unknown(f"{name} of the recording is not valid JSON: {error}")
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text[:40])
+    return value
+
+
+def _plain(value: Json, depth: int) -> Json:
+    """The value without half characters, which no output could encode."""
+    if depth > MAX_JSON_DEPTH:
+        raise RecursionError
+    if isinstance(value, dict):
+        return {_text(k): _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v, depth + 1) for v in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(value: str) -> str:
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _manifest(part: Json | Unknown) -> Manifest:
+    if isinstance(part, Unknown):
+        raise RecordingError("no manifest.json: not a recording" if part.absent else part.reason)
+    if not isinstance(part, Mapping):
+        raise RecordingError("manifest.json is not an object: not a recording")
+    schema = part.get("schema")
+    if schema != SCHEMA:
+        raise RecordingError(
+            f"the recording has the format {str(schema)[:80]!r}; this version reads {SCHEMA!r}"
+        )
+    reasons = part.get("not_recorded")
+    offset = part.get("clock_offset_seconds")
+    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, (int, float))):
+        raise RecordingError("manifest.json: clock_offset_seconds is not a number")
+    return Manifest(
+        host=_text_field(part, "host"),
+        rank=_count_field(part, "rank"),
+        world_size=_count_field(part, "world_size"),
+        created=_text_field(part, "created"),
+        checkpoint_dir=_text_field(part, "checkpoint_dir"),
+        clock_offset_seconds=None if offset is None else _as_float(offset),
+        not_recorded={k: str(v) for k, v in reasons.items()} if isinstance(reasons, Mapping) else {},
+        recorded=True,
+    )
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise RecordingError("manifest.json: clock_offset_seconds is too large") from None
+
+
+def _text_field(part: Mapping[str, Json], name: str) -> str | None:
+    value = part.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise RecordingError(f"manifest.json: {name} is not text")
+
+
+def _count_field(part: Mapping[str, Json], name: str) -> int | None:
+    value = part.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise RecordingError(f"manifest.json: {name} is not a count")
+    return value
+
+
+def _links(part: Json | Unknown) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Links by path, and for every folder above one the names in it that lead to one."""
+    if isinstance(part, Unknown):
+        if part.absent:
+            return {}, {}
+        raise RecordingError(part.reason)
+    if not isinstance(part, Mapping):
+        raise RecordingError("links.json is not an object")
+    links: dict[str, str] = {}
+    below: dict[str, set[str]] = {}
+    for key, target in part.items():
+        path = key.strip("/")
+        if not isinstance(target, str) or not path or len(path) > MAX_NAME or len(target) > MAX_NAME:
+            raise RecordingError(f"links.json: {key[:80]!r} is no link")
+        links[path] = target
+        while path:
+            parent, _, last = path.rpartition("/")
+            known = parent in below
+            below.setdefault(parent, set()).add(last)
+            if known:
+                break
+            path = parent
+    return links, below
+
+
+def _figures(value: Json) -> Mapping[str, int] | None:
+    if not isinstance(value, Mapping):
+        return None
+    figures = {k: v for k, v in value.items() if isinstance(v, int) and not isinstance(v, bool)}
+    return figures if len(figures) == len(value) else None
