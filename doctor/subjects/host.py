@@ -102,3 +102,7 @@ class Host:
     """Leftover (path, bytes, owner uid) of /dev/shm/nccl-*, torch_* and the like."""
     systemd_units: Mapping[str, str] = field(default_factory=dict)
     """Unit -> state where it was asked, such as nvidia-fabricmanager -> active."""
+    allowed_cpus: tuple[int, ...] | None = None
+    """The processors of Cpus_allowed_list by number."""
+    huge_page_size: int | None = None
+    """Bytes of one page that `huge_pages_total` counts (Hugepagesize)."""
