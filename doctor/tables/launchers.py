@@ -71,8 +71,8 @@ ACCELERATE = Grammar(
 SRUN = Grammar(
     "srun",
     values=_names(
-        "account acctg_freq array bb bbf bcast begin cluster_constraint clusters comment constraint container "
-        "core_spec cores_per_socket cpu_bind cpu_freq cpus_per_gpu cpus_per_task deadline delay_boot "
+        "account acctg_freq array bb bbf bcast begin cluster_constraint clusters comment constraint "
+        "container core_spec cores_per_socket cpu_bind cpu_freq cpus_per_gpu cpus_per_task deadline delay_boot "
         "dependency distribution epilog error exclude export extra_node_info gid gpu_bind gpu_freq gpus "
         "gpus_per_node gpus_per_socket gpus_per_task gres gres_flags hint input job_name jobid licenses "
         "mail_type mail_user mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi msg_timeout multi_prog_file "

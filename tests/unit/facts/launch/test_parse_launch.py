@@ -172,7 +172,7 @@ def test_accelerate_default_config(cwd: Path) -> None:
     [
         (lambda p: None, "no such file"),
         (lambda p: p.mkdir(), "not a regular file"),
-        (lambda p: os.mkfifo(p), "not a regular file"),
+        (os.mkfifo, "not a regular file"),
         (lambda p: p.write_bytes(b"\xff\xfe"), "not Python text"),
         (lambda p: p.write_bytes(b"# coding: nonsense\n"), "not Python text"),
         (lambda p: p.write_bytes(b"x = 1\0"), "NUL"),
