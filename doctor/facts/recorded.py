@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from fsdp_doctor.facts.source import FILE_LIMIT, Json, Manifest
+from fsdp_doctor.facts.source import FILE_LIMIT, Json, Manifest, PathFacts
 from fsdp_doctor.facts.trees import (
     MAX_FILE,
     MAX_NAME,
@@ -123,6 +123,26 @@ class RecordedSource:
     def openable(self, path: str) -> bool | None:
         """A recording does not say."""
         return None
+
+    def stat(self, path: str) -> tuple[int, int | None] | None:
+        """Size of a recorded file; a recording does not say whose it was."""
+        raw = self.read(path)
+        return None if isinstance(raw, Unknown) else (len(raw), None)
+
+    def path_facts(self, path: str) -> PathFacts:
+        """Existence where a file or an answer of statvfs shows it: a recording cannot show absence."""
+        sizes = self.statvfs()
+        asked = {} if isinstance(sizes, Unknown) else sizes.value
+        nearest = path.rstrip("/") or "/"
+        while nearest not in asked and nearest != "/" and not self.exists(nearest):
+            nearest = nearest.rpartition("/")[0] or "/"
+        here = True if nearest == (path.rstrip("/") or "/") else None
+        folder = True if here and (nearest in asked or self.listdir(nearest)) else None
+        return PathFacts(exists=here, is_dir=folder, nearest=nearest, real=self.realpath(nearest))
+
+    def units(self) -> Mapping[str, str]:
+        """A recording does not say."""
+        return {}
 
     def env(self) -> Known[Mapping[str, str]] | Unknown:
         """env.json."""

@@ -30,6 +30,22 @@ class Manifest:
     recorded: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PathFacts:
+    """What is at a path that training writes to. None where it was not asked or did not answer."""
+
+    exists: bool | None = None
+    is_dir: bool | None = None
+    writable: bool | None = None
+    """By this user; never known of a recording."""
+    nearest: str | None = None
+    """The path itself or the nearest existing folder above it."""
+    real: str | None = None
+    """`nearest` with its links resolved."""
+    error: str | None = None
+    """The errno's text, or that the file system gave no answer."""
+
+
 class Source(Protocol):
     """Raw answers. A path is absolute and always the path on the judged machine. No method raises."""
 
@@ -54,6 +70,15 @@ class Source(Protocol):
 
     def openable(self, path: str) -> bool | None:
         """Whether this user may open a device node for reading and writing; None in a recording."""
+
+    def stat(self, path: str) -> tuple[int, int | None] | None:
+        """(bytes, owner uid) of a file below /dev, /proc, /sys or /etc; no uid in a recording."""
+
+    def path_facts(self, path: str) -> PathFacts:
+        """What is at a path that may lie on a file system that hangs, such as the checkpoint folder."""
+
+    def units(self) -> Mapping[str, str]:
+        """State of systemd units that matter; empty where systemd does not run and in a recording."""
 
     def env(self) -> Known[Mapping[str, str]] | Unknown:
         """env.json."""
