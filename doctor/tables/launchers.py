@@ -71,17 +71,18 @@ ACCELERATE = Grammar(
 SRUN = Grammar(
     "srun",
     values=_names(
-        "account acctg_freq array bb bbf bcast begin cluster_constraint clusters comment constraint "
-        "container core_spec cores_per_socket cpu_bind cpu_freq cpus_per_gpu cpus_per_task deadline delay_boot "
-        "dependency distribution epilog error exclude export extra_node_info gid gpu_bind gpu_freq gpus "
-        "gpus_per_node gpus_per_socket gpus_per_task gres gres_flags hint input job_name jobid licenses "
-        "mail_type mail_user mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi msg_timeout multi_prog_file "
+        "account acctg_freq array bb bbf bcast begin chdir cluster_constraint clusters comment "
+        "constraint container container_env container_image container_mounts container_name "
+        "container_save container_workdir core_spec cores_per_socket cpu_bind cpu_freq cpus_per_gpu "
+        "cpus_per_task deadline delay_boot dependency distribution epilog error exclude export "
+        "extra_node_info gid gpu_bind gpu_freq gpus gpus_per_node gpus_per_socket gpus_per_task gres "
+        "gres_flags het_group hint input job_name jobid licenses mail_type mail_user max_exit_timeout "
+        "max_launch_time mem mem_bind mem_per_cpu mem_per_gpu mincpus mpi msg_timeout multi_prog_file "
         "network nice nodefile nodelist nodes ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node "
-        "ntasks_per_socket ntasks_per_tres open_mode output partition power prefer priority profile prolog "
-        "qos relative reservation signal sockets_per_node switches task_epilog task_prolog "
-        "tasks_per_node threads_per_core time time_min tmp tres_bind tres_per_task uid wait wckey chdir "
-        "container_image container_mounts container_name container_workdir het_group pack_group "
-        "slurmd_debug threads max_exit_timeout max_launch_time container_save container_env"
+        "ntasks_per_socket ntasks_per_tres open_mode output pack_group partition power prefer "
+        "priority profile prolog qos relative reservation signal slurmd_debug sockets_per_node "
+        "switches task_epilog task_prolog tasks_per_node threads threads_per_core time time_min tmp "
+        "tres_bind tres_per_task uid wait wckey "
     ),
     flags=_names(
         "contiguous disable_status help hold immediate label multi_prog no_allocate no_kill overcommit "

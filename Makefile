@@ -1,0 +1,55 @@
+# make check   set up .venv/ and judge this machine
+# make test    set up .venv/ with the development tools and run everything that CI runs
+#
+# PYTHON  the interpreter of the environment that trains; its torch is used and never changed
+# TORCH   what to install into .venv/ where PYTHON has no torch: a requirement, or empty for none
+# TORCH_INDEX  where from; without an NVIDIA driver the index of CPU wheels
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BASE := $(VENV)/.base
+DEV := $(VENV)/.dev
+
+.PHONY: check test lint types docs bench dist clean
+.DEFAULT_GOAL := check
+
+check: $(BASE)
+	@$(BIN)/fsdp-doctor check --python "$$(cat $(VENV)/trained-with)" $(ARGS)
+
+test: lint types
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/interrogate --quiet doctor checks
+
+types: $(DEV)
+	$(BIN)/mypy
+
+docs: $(DEV)
+	$(BIN)/python tools/write_docs.py
+
+bench: $(DEV)
+	$(BIN)/python bench/bench.py $(ARGS)
+
+dist: $(DEV)
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+$(BASE): pyproject.toml tools/venv.py
+	$(PYTHON) tools/venv.py $(VENV) --torch '$(TORCH)' --torch-index '$(TORCH_INDEX)'
+	$(PIP) --editable .
+	@touch $@
+
+$(DEV): $(BASE)
+	$(PIP) --editable '.[dev,hf]'
+	@touch $@
