@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import sysconfig
+import urllib.error
+import urllib.request
 
 OLDEST = (3, 10)
 
@@ -57,9 +59,21 @@ def install(python: str, requirement: str, index: str) -> None:
     if found.returncode == 0 or not requirement:
         return
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if index:
+    if index and reachable(index):
         command += ["--extra-index-url", index]
     subprocess.run([*command, *requirement.split()], check=True)
+
+
+def reachable(index: str) -> bool:
+    """Whether an index answers at all: pip would retry it for every package, a minute and more."""
+    try:
+        urllib.request.urlopen(index, timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        print(f"{index} does not answer: taking what pip is configured for")
+        return False
+    return True
 
 
 if __name__ == "__main__":
