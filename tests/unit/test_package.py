@@ -70,7 +70,7 @@ def test_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     assert not any(re.match(r"Requires-Dist: torch\b", line) for line in plain)
 
 
-HEAVY = "torch numpy pynvml psutil rich yaml asyncio".split()
+HEAVY = ["torch", "numpy", "pynvml", "psutil", "rich", "yaml", "asyncio"]
 
 
 @pytest.mark.parametrize(
