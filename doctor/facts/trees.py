@@ -184,9 +184,9 @@ def _is_special(entry: zipfile.ZipInfo) -> bool:
 
 def _table_of_contents_bytes(path: Path) -> int:
     """The size that the archive declares for its table, before anything is built from it."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise zipfile.BadZipFile("not a regular file")
     with path.open("rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise zipfile.BadZipFile("not a regular file")
         size = file.seek(0, os.SEEK_END)
         start = file.seek(max(0, size - 65557 - 20))
         tail = file.read()
