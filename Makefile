@@ -37,7 +37,7 @@ docs: $(DEV)
 	$(BIN)/python tools/write_docs.py
 
 bench: $(DEV)
-	$(BIN)/python bench/bench.py $(ARGS)
+	$(BIN)/python -m bench.spine
 
 dist: $(DEV)
 	$(BIN)/python -m build --outdir dist .

@@ -1,0 +1,1 @@
+"""Benchmarks: they print figures, and no test depends on them."""
