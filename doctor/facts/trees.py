@@ -273,8 +273,11 @@ class DirectoryTree:
         return listed
 
     def _kind(self, entry: os.DirEntry[str]) -> Kind:
-        if entry.is_symlink() and not self._inside(os.path.realpath(entry.path)):
+        try:
+            if entry.is_symlink() and not self._inside(os.path.realpath(entry.path)):
+                return Kind.OTHER
+            if entry.is_dir():
+                return Kind.FOLDER
+            return Kind.FILE if entry.is_file() else Kind.OTHER
+        except OSError:  # a link to itself
             return Kind.OTHER
-        if entry.is_dir():
-            return Kind.FOLDER
-        return Kind.FILE if entry.is_file() else Kind.OTHER
