@@ -1,1 +1,1 @@
-"""One thin module per command: parse, call, render, exit."""
+"""The command line: one thin module per command that parses, calls, renders and returns the exit status."""

@@ -1,1 +1,1 @@
-"""Renderers: a report in, text out, nothing else."""
+"""Renderers: each turns a `Report` into a string and does nothing else."""

@@ -1,0 +1,225 @@
+"""`fsdp-doctor check`: judge this machine or a recording before a run."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from fsdp_doctor.cli.common import Settings, common
+from fsdp_doctor.cli.fixes import carry_out, plan
+from fsdp_doctor.cli.judging import Judgement, Work, judge
+from fsdp_doctor.cli.reporting import deliver, now
+from fsdp_doctor.cli.selecting import chosen_checks, known_suppressions
+from fsdp_doctor.cli.sources import Subjects, interpreter, recording, this_machine
+from fsdp_doctor.cli.unjudged import by_name
+from fsdp_doctor.cli.version import tool
+from fsdp_doctor.engine.options import Options, Profile
+from fsdp_doctor.engine.registry import registry
+from fsdp_doctor.engine.runner import PLUGIN_CODE, broken_plugin_results
+from fsdp_doctor.facts.launch import LaunchError, parse_launch
+from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.report.describe import numbers
+from fsdp_doctor.subjects.launch import Launch
+
+BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
+"""Seconds of a whole command on a live machine where no deadline is given."""
+RECORDING_BUDGET = 600.0
+SHARE = 0.85
+"""Of the time that is left, what the live machine's answers may take; judging and writing need the rest."""
+MARGIN = 0.1
+"""Seconds before the deadline at which judging stops, so that the report is out in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for beyond the common options."""
+
+    profile: Profile
+    nproc: int | None
+    nodes: int | None
+    recording: Path | None
+    python: str | None
+    ckpt: str | None
+    script: Path | None
+    fix: bool
+    yes: bool
+    allow_mixed_gpus: bool
+    words: tuple[str, ...]
+
+
+@click.command(
+    "check",
+    short_help="Judge this machine, or a recording of one, before a run.",
+    context_settings={"allow_interspersed_args": False},
+)
+@common("text", "json", "junit", "github", judging=True)
+@click.option(
+    "--profile",
+    type=click.Choice([p.value for p in Profile]),
+    help="quick: facts only, 10 s; standard: 60 s; deep: also measures, 10 min. [default: standard]",
+)
+@click.option(
+    "--nproc", type=click.IntRange(1, 4096), metavar="N", help="Ranks per node that the job will start."
+)
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Nodes of the job.")
+@click.option(
+    "--from",
+    "recorded",
+    type=click.Path(path_type=Path),
+    metavar="REC",
+    help="Judge a recording (folder or zip of `record`) instead of this machine.",
+)
+@click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
+@click.option(
+    "--ckpt", metavar="DIR", help="Where checkpoints go; with --from a path on the recorded machine."
+)
+@click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="The training script.")
+@click.option("--fix", is_flag=True, help="Show the commands that would fix what was found.")
+@click.option("--yes", is_flag=True, help="With --fix: run those that are safe and need no administrator.")
+@click.option("--allow-mixed-gpus", is_flag=True, help="Different GPUs in one job are intended.")
+@click.argument("launch_command", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH COMMAND]")
+def command(settings: Settings, **own: object) -> int:
+    """Judge this machine before a run: driver, GPUs, links, network, storage, Python packages, variables.
+
+    A LAUNCH COMMAND (torchrun …, accelerate launch …, srun …) is read, not run: ranks, nodes, ports and
+    the script come from it.
+    """
+    request = _request(settings, own)
+    return deliver(report(request, settings), settings)
+
+
+def _request(settings: Settings, own: dict[str, object]) -> Request:
+    """The command's own options with the configuration's values. Raises `click.UsageError`."""
+    profile, nproc, ckpt, recorded = own["profile"], own["nproc"], own["ckpt"], own["recorded"]
+    python, script, nodes, words = own["python"], own["script"], own["nodes"], own["launch_command"]
+    assert isinstance(words, tuple)
+    request = Request(
+        profile=Profile(profile) if profile else settings.config.profile or Profile.STANDARD,
+        nproc=nproc if isinstance(nproc, int) else settings.config.nproc,
+        nodes=nodes if isinstance(nodes, int) else None,
+        recording=recorded if isinstance(recorded, Path) else None,
+        python=python if isinstance(python, str) else None,
+        ckpt=ckpt if isinstance(ckpt, str) else None,
+        script=script if isinstance(script, Path) else None,
+        fix=bool(own["fix"]),
+        yes=bool(own["yes"]),
+        allow_mixed_gpus=bool(own["allow_mixed_gpus"]),
+        words=tuple(words),
+    )
+    if request.yes and not request.fix:
+        raise click.UsageError("--yes belongs to --fix")
+    if request.recording is None:
+        ckpt = request.ckpt or settings.config.ckpt
+        python = None if request.python is None else interpreter(request.python)
+        return replace(request, ckpt=os.path.abspath(ckpt) if ckpt else None, python=python)
+    if request.fix:
+        raise click.UsageError("--fix changes this machine; it cannot go with --from")
+    if request.python is not None:
+        raise click.UsageError("--python asks this machine; a recording holds the answers of its own Python")
+    if request.ckpt is not None and not posixpath.isabs(request.ckpt):
+        raise click.UsageError("--ckpt with --from is a path on the recorded machine and must be absolute")
+    return request
+
+
+def report(request: Request, settings: Settings) -> Report:
+    """Everything between the command line and the renderer."""
+    began, started = time.monotonic(), now()
+    budget = settings.deadline or (RECORDING_BUDGET if request.recording else BUDGET[request.profile])
+    checks = chosen_checks(settings, request.profile)
+    launch, problems = _launch(request.words)
+    if request.recording is not None:
+        subjects = recording(request.recording)
+    else:
+        left = budget - (time.monotonic() - began)
+        subjects = this_machine(request.python, max(left * SHARE, 0.1))
+    work = Work(
+        checks,
+        Options(
+            profile=request.profile,
+            nproc=request.nproc,
+            nodes=request.nodes,
+            checkpoint=request.ckpt or subjects.checkpoint,
+            allow_mixed_gpus=request.allow_mixed_gpus,
+        ),
+        launch,
+        known_suppressions(settings),
+        datetime.now(timezone.utc).date(),
+    )
+    judgement = judge(subjects.sources, work, began + budget - min(MARGIN, budget / 2))
+    results = _with_plugins(judgement.merger.results(), settings)
+    unjudged = [*problems, *by_name(request, judgement, subjects, checks)]
+    data = _data(request, judgement, subjects, launch, settings)
+    if request.fix:
+        data["fixes"] = carry_out(plan(results), request.yes)
+    return Report(
+        command="check",
+        results=results,
+        tool=tool(),
+        started=started,
+        seconds=time.monotonic() - began,
+        data=data,
+        unjudged=tuple(unjudged),
+        strict=settings.strict,
+    )
+
+
+def _launch(words: Sequence[str]) -> tuple[Launch | None, list[str]]:
+    if not words:
+        return None, []
+    try:
+        return parse_launch(words, Path.cwd(), os.environ), []
+    except LaunchError as error:
+        return None, [f"launch command: {error}"]
+
+
+def _with_plugins(results: tuple[Result, ...], settings: Settings) -> tuple[Result, ...]:
+    broken = broken_plugin_results(registry().broken)
+    shown = not any(PLUGIN_CODE.startswith(p.strip().upper()) for v in settings.ignore for p in v.split(","))
+    return (*broken, *results) if shown else results
+
+
+def _data(
+    request: Request, judgement: Judgement, subjects: Subjects, launch: Launch | None, settings: Settings
+) -> dict[str, object]:
+    hosts = sorted(judgement.hosts)
+    world = judgement.world_size
+    recorded = sorted(judgement.ranks)
+    here = {*recorded, *(u.rank for u in judgement.unreadable)}
+    missing = [r for r in range(world) if r not in here] if world and world > 1 and subjects.expected else []
+    notes = list(subjects.notes)
+    if missing:
+        notes.append(f"{len(recorded)} of {world} ranks were recorded; missing: {numbers(missing)}")
+    data: dict[str, object] = {
+        "target": _target(hosts, judgement, subjects),
+        "source": {"kind": subjects.kind, "path": subjects.path, "created": judgement.created},
+        "profile": request.profile.value,
+        "hosts": hosts,
+        "ranks": {"world_size": world, "recorded": recorded, "missing": missing},
+        "config": str(settings.config.file) if settings.config.file else None,
+        "notes": notes,
+    }
+    if launch is not None:
+        data["launch"] = {
+            "launcher": launch.launcher,
+            "command": list(launch.command),
+            "nproc_per_node": launch.nproc_per_node,
+            "nodes": list(launch.nodes) if launch.nodes else None,
+            "script": launch.script,
+        }
+    return data
+
+
+def _target(hosts: Sequence[str], judgement: Judgement, subjects: Subjects) -> str:
+    names = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    if subjects.kind == "live":
+        return names or "this machine"
+    ranks = f", {len(judgement.ranks)} ranks" if len(judgement.ranks) > 1 else ""
+    when = f" of {judgement.created}" if judgement.created else ""
+    return f"{names or subjects.path or ''} (recording{when}{ranks})"

@@ -1,0 +1,138 @@
+"""The entry point: finds the command, and turns every way in which one can end into an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from fsdp_doctor.cli.output import complain, silence
+
+PROGRAM = "fsdp-doctor"
+BROKEN = 3
+INTERRUPTED = 130
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "check": ("fsdp_doctor.cli.check", "Judge this machine, or a recording of one, before a run."),
+    "record": ("fsdp_doctor.cli.record", "Record what the checks need, to judge it elsewhere."),
+    "list": ("fsdp_doctor.cli.listing", "List the checks."),
+    "explain": ("fsdp_doctor.cli.explain", "Explain a check or a row of the failure table."),
+    "table": ("fsdp_doctor.cli.table", "Print the failure table."),
+}
+"""Command -> module and one line of help. The module's `command` is loaded when it is called."""
+
+EPILOG = """\
+\b
+Exit status:
+  0    nothing failed (warnings are allowed unless --strict)
+  1    at least one check failed
+  2    the command line or the configuration is wrong
+  3    something asked for could not be judged, or the tool failed
+  130  interrupted
+"""
+
+
+class LazyGroup(click.Group):
+    """Commands by name; help needs none of their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order in which they are explained."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line per command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest command named where there is none of that name."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            from fsdp_doctor.config import nearest
+
+            ctx.fail(f"no command {name!r}{nearest(name, tuple(COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from fsdp_doctor.cli.output import emit
+        from fsdp_doctor.cli.version import version_text
+
+        emit(version_text())
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version, the plug-ins and the dates of the data tables.",
+)
+def cli() -> None:
+    """Name the cause, the rank and the fix when PyTorch FSDP training fails."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit with its status."""
+    status = run(sys.argv[1:] if argv is None else argv)
+    silence()
+    sys.exit(status)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a command and return the exit status; nothing that a command raises gets past this."""
+    try:
+        if "_FSDP_DOCTOR_COMPLETE" in os.environ:
+            cli.main(list(argv), PROGRAM, "_FSDP_DOCTOR_COMPLETE")
+        with cli.make_context(PROGRAM, list(argv)) as context:
+            status = cli.invoke(context)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        complain(error.format_message(), raw=True)
+        return error.exit_code
+    except click.ClickException as error:
+        _explain(error)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        complain(f"{PROGRAM}: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # whatever else happens is this tool's fault and must read like it
+        if "--verbose" in argv:
+            complain(traceback.format_exc(), raw=True)
+        hint = "" if "--verbose" in argv else "; run with --verbose for the traceback"
+        complain(f"{PROGRAM}: internal error: {type(error).__name__}: {error}{hint}")
+        return BROKEN
+
+
+def _explain(error: click.ClickException) -> None:
+    complain(f"{PROGRAM}: error: {error.format_message()}")
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx is not None else PROGRAM
+        complain(f"hint: '{path} --help' shows the usage")

@@ -1,0 +1,84 @@
+"""What is judged: this machine, or the ranks of a recording, as sources of raw answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from fsdp_doctor.cli.judging import Unreadable
+from fsdp_doctor.facts.recorded import RecordedSource, RecordingError, open_recording
+from fsdp_doctor.facts.source import Source
+
+SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """Sources in rank order, the ranks that they should be, and words for what they are."""
+
+    sources: Iterable[Source | Unreadable]
+    expected: tuple[int, ...]
+    kind: str
+    path: str | None = None
+    checkpoint: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def recording(path: Path) -> Subjects:
+    """The ranks of a recording. Raises `click.UsageError` where there is none."""
+    try:
+        first = open_recording(path)
+    except RecordingError as error:
+        raise click.UsageError(f"--from {path}: {error}") from None
+    except OSError as error:
+        raise click.UsageError(f"--from {path}: {error.strerror or error}") from None
+    further = first.ranks()
+    own = first.manifest.rank
+    expected = (0 if own is None else own, *further)
+    return Subjects(_ranks(first, further), expected, "recording", str(path), first.manifest.checkpoint_dir)
+
+
+def _ranks(first: RecordedSource, further: Iterable[int]) -> Iterator[Source | Unreadable]:
+    yield first
+    for number in further:
+        try:
+            source: Source | Unreadable = first.rank(number)
+        except RecordingError as error:
+            source = Unreadable(number, str(error))
+        yield source
+
+
+def this_machine(python: str | None, seconds: float) -> Subjects:
+    """The machine that this runs on, which gets so many seconds to answer."""
+    from fsdp_doctor.facts.live import LiveSource
+
+    system = SYSTEMS.get(sys.platform)
+    notes: tuple[str, ...] = ()
+    if system is not None:
+        notes = (
+            f"This is {system}: the kernel's files (/proc, /sys), its log, InfiniBand, control groups and "
+            "NVIDIA's NVML cannot be seen from here, and checks that need them are skipped. A Linux machine "
+            "can be judged here from a recording: check --from RECORDING.",
+        )
+    return Subjects((LiveSource(python=python, seconds=seconds),), (), "live", notes=notes)
+
+
+def interpreter(name: str) -> str:
+    """The path of the interpreter that `--python` names. Raises `click.UsageError` where there is none."""
+    found = shutil.which(name)
+    if found is not None:
+        return os.path.abspath(found)
+    path = Path(name)
+    if path.is_dir():
+        raise click.UsageError(
+            f"--python {name}: is a folder; name the interpreter in it, such as bin/python"
+        )
+    if path.exists():
+        raise click.UsageError(f"--python {name}: is not executable")
+    raise click.UsageError(f"--python {name}: no such file, and no program of that name in PATH")
