@@ -33,7 +33,11 @@ START_ERRORS = {
         "the NVML library and the loaded kernel driver have different versions (NVML: LibRmVersionMismatch)",
         "reload the NVIDIA modules or reboot",
     ),
-    "Timeout": ("NVML did not answer in time: a GPU or the driver hangs", "see dmesg for Xid and NVRM lines"),
+    "NoAnswer": (
+        "NVML did not answer in time: a GPU or the driver hangs",
+        "see dmesg for Xid and NVRM lines",
+    ),
+    "Crashed": ("the NVML library crashed at its start", "run nvidia-smi and see dmesg"),
     "NoPermission": ("NVML refused this user (NoPermission)", "give this user access to /dev/nvidia*"),
 }
 """NVML's error at its start -> (reason, what would make the GPUs readable)."""
@@ -82,6 +86,8 @@ def gpus(source: Source) -> Known[Gpus] | Unknown:
     if error is not None:
         known = START_ERRORS.get(error)
         reason, enable = known or (f"NVML did not start: {error}", "run nvidia-smi and see dmesg")
+        detail = answers.value.get("reason")
+        reason += f" ({detail})" if isinstance(detail, str) and detail else ""
         if in_pci and error == NO_LIBRARY:
             reason = f"{reason} although PCI lists {_count(in_pci)}"
         absent = not in_pci and error in (NO_LIBRARY, "DriverNotLoaded")

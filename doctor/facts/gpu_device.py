@@ -10,8 +10,8 @@ from fsdp_doctor.facts.nvml_answers import Answers, error_of, integer, pci_addre
 from fsdp_doctor.facts.source import Json, Source, number
 from fsdp_doctor.subjects.gpu import Gpu, RemappedRows, SramEcc
 
-UNUSABLE = ("GpuIsLost", "ResetRequired")
-"""Errors of a single getter that mean the whole GPU cannot be used."""
+UNUSABLE = ("GpuIsLost", "ResetRequired", "NoAnswer")
+"""Errors of a single getter that mean the whole GPU cannot be used; the last: the call never came back."""
 OF_A_PAIR = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
 ECC_KINDS = ("corrected", "uncorrected")
 ECC_COUNTERS = ("volatile", "aggregate")

@@ -48,6 +48,7 @@ def stack(source: Source) -> Known[Stack] | Unknown:
             dlopen={k: _text(v) for k, v in _table(value.get("dlopen")).items()},
             torch_error=_torch_error(value),
             system_nccl=_system_nccl(source, value),
+            dlopen_errors={k: v for k, v in _table(value.get("dlopen_errors")).items() if isinstance(v, str)},
         ),
         answers.source or "stack.json",
     )

@@ -26,6 +26,8 @@ class Stack:
     """Why `import torch` gave no answers: the exception, or that it took too long."""
     system_nccl: tuple[str, ...] = ()
     """libnccl.so.2 files outside the environment that the loader could take."""
+    dlopen_errors: Mapping[str, str] = field(default_factory=dict)
+    """Library name -> why the loader refused a file that is there, such as a missing dependency of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
 """Programs that ask what can hang or crash: NVML on a sick GPU, and an import of the user's torch.
 
-Each is a script of its own that prints one JSON object per line; it is run, never imported.
+Each `*_child.py` is a script, run and never imported; `fsdp_doctor.facts.asked` knows how.
 """
