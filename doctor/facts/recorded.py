@@ -5,16 +5,14 @@ A part that is damaged is unknown with its reason; only what is no recording at 
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
+from fsdp_doctor.facts.links import follow
+from fsdp_doctor.facts.recorded_parts import SCHEMA, extras_of, figures_of, links_of, load, manifest_of
 from fsdp_doctor.facts.source import FILE_LIMIT, Json, Manifest, PathFacts
 from fsdp_doctor.facts.trees import (
     MAX_FILE,
-    MAX_NAME,
     DirectoryTree,
     Kind,
     MemoryTree,
@@ -35,11 +33,6 @@ __all__ = [
     "open_recording",
 ]
 
-SCHEMA = "fsdp-doctor-recording/1"
-MAX_LINKS = 40
-"""Links followed on the way to one path, as the kernel does."""
-MAX_JSON_DEPTH = 32
-
 
 def open_recording(path: Path) -> RecordedSource:
     """The recording in a folder or a zip archive. Raises `RecordingError`."""
@@ -58,8 +51,10 @@ class RecordedSource:
 
     def __init__(self, tree: Tree, prefix: str = "") -> None:
         self._tree, self._prefix = tree, prefix
-        self._manifest = _manifest(_load(tree, f"{prefix}manifest.json"))
-        self._links, self._below = _links(_load(tree, f"{prefix}links.json"))
+        manifest = load(tree, f"{prefix}manifest.json")
+        self._manifest = manifest_of(manifest)
+        self._stats, self._units = extras_of(manifest)
+        self._links, self._below = links_of(load(tree, f"{prefix}links.json"))
         self._resolved: dict[str, str | None] = {"": "", "/": ""}
         self._parts: dict[str, Json | Unknown] = {}
 
@@ -125,7 +120,10 @@ class RecordedSource:
         return None
 
     def stat(self, path: str) -> tuple[int, int | None] | None:
-        """Size of a recorded file; a recording does not say whose it was."""
+        """Size and owner as the manifest holds them, else the size of a recorded file alone."""
+        name = self._resolve(path)
+        if name in self._stats:
+            return self._stats[name]
         raw = self.read(path)
         return None if isinstance(raw, Unknown) else (len(raw), None)
 
@@ -141,8 +139,8 @@ class RecordedSource:
         return PathFacts(exists=here, is_dir=folder, nearest=nearest, real=self.realpath(nearest))
 
     def units(self) -> Mapping[str, str]:
-        """A recording does not say."""
-        return {}
+        """States as the manifest holds them."""
+        return self._units
 
     def env(self) -> Known[Mapping[str, str]] | Unknown:
         """env.json."""
@@ -171,7 +169,7 @@ class RecordedSource:
         part = self._object("statvfs.json")
         if isinstance(part, Unknown):
             return part
-        return Known({k: f for k, v in part.value.items() if (f := _figures(v)) is not None}, part.source)
+        return Known({k: f for k, v in part.value.items() if (f := figures_of(v)) is not None}, part.source)
 
     def kernel_log(self) -> Known[str] | Unknown:
         """kernel_log.txt."""
@@ -183,7 +181,7 @@ class RecordedSource:
 
     def _object(self, name: str) -> Known[Mapping[str, Json]] | Unknown:
         if name not in self._parts:
-            self._parts[name] = _load(self._tree, self._prefix + name)
+            self._parts[name] = load(self._tree, self._prefix + name)
         part = self._parts[name]
         if isinstance(part, Unknown):
             return self._missing(name) if part.absent else part
@@ -203,149 +201,5 @@ class RecordedSource:
             folder = self._resolved.get(parent)
             plain = f"{folder}/{last}" if folder else last
             known = folder is not None and last not in ("", ".", "..") and plain not in self._links
-            self._resolved[path] = plain if known else self._walk(path)
+            self._resolved[path] = plain if known else follow(path, self._links.get)
         return self._resolved[path]
-
-    def _walk(self, path: str) -> str | None:
-        todo = path.split("/")[::-1]
-        done: list[str] = []
-        followed = 0
-        while todo:
-            part = todo.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                del done[-1:]
-                continue
-            done.append(part)
-            here = "/".join(done)
-            target = self._links.get(here)
-            if target is not None:
-                followed += 1
-                del done[0 if target.startswith("/") else -1 :]
-                todo.extend(target.split("/")[::-1])
-            if followed > MAX_LINKS or len(here) > MAX_NAME:
-                return None
-        return "/".join(done)
-
-
-def _load(tree: Tree, name: str) -> Json | Unknown:
-    raw = tree.read(name, MAX_FILE)
-    if isinstance(raw, Unknown):
-        return raw
-    try:
-        value: Json = json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
-        return _plain(value, 0)
-    except UnicodeDecodeError:
-        return Unknown(f"{name} of the recording is not UTF-8")
-    except RecursionError:
-        return Unknown(f"{name} of the recording is nested too deeply")
-    except ValueError as error:
-        return Unknown(f"{name} of the recording is not valid JSON: {error}")
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        _refuse(text[:40])
-    return value
-
-
-def _plain(value: Json, depth: int) -> Json:
-    """The value without half characters, which no output could encode."""
-    if depth > MAX_JSON_DEPTH:
-        raise RecursionError
-    if isinstance(value, dict):
-        return {_text(k): _plain(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v, depth + 1) for v in value]
-    return _text(value) if isinstance(value, str) else value
-
-
-def _text(value: str) -> str:
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-
-
-def _manifest(part: Json | Unknown) -> Manifest:
-    if isinstance(part, Unknown):
-        raise RecordingError("no manifest.json: not a recording" if part.absent else part.reason)
-    if not isinstance(part, Mapping):
-        raise RecordingError("manifest.json is not an object: not a recording")
-    schema = part.get("schema")
-    if schema != SCHEMA:
-        raise RecordingError(
-            f"the recording has the format {str(schema)[:80]!r}; this version reads {SCHEMA!r}"
-        )
-    reasons = part.get("not_recorded")
-    offset = part.get("clock_offset_seconds")
-    if offset is not None and (isinstance(offset, bool) or not isinstance(offset, (int, float))):
-        raise RecordingError("manifest.json: clock_offset_seconds is not a number")
-    return Manifest(
-        host=_text_field(part, "host"),
-        rank=_count_field(part, "rank"),
-        world_size=_count_field(part, "world_size"),
-        created=_text_field(part, "created"),
-        checkpoint_dir=_text_field(part, "checkpoint_dir"),
-        clock_offset_seconds=None if offset is None else _as_float(offset),
-        not_recorded={k: str(v) for k, v in reasons.items()} if isinstance(reasons, Mapping) else {},
-        recorded=True,
-    )
-
-
-def _as_float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise RecordingError("manifest.json: clock_offset_seconds is too large") from None
-
-
-def _text_field(part: Mapping[str, Json], name: str) -> str | None:
-    value = part.get(name)
-    if value is None or isinstance(value, str):
-        return value
-    raise RecordingError(f"manifest.json: {name} is not text")
-
-
-def _count_field(part: Mapping[str, Json], name: str) -> int | None:
-    value = part.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise RecordingError(f"manifest.json: {name} is not a count")
-    return value
-
-
-def _links(part: Json | Unknown) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Links by path, and for every folder above one the names in it that lead to one."""
-    if isinstance(part, Unknown):
-        if part.absent:
-            return {}, {}
-        raise RecordingError(part.reason)
-    if not isinstance(part, Mapping):
-        raise RecordingError("links.json is not an object")
-    links: dict[str, str] = {}
-    below: dict[str, set[str]] = {}
-    for key, target in part.items():
-        path = key.strip("/")
-        if not isinstance(target, str) or not path or len(path) > MAX_NAME or len(target) > MAX_NAME:
-            raise RecordingError(f"links.json: {key[:80]!r} is no link")
-        links[path] = target
-        while path:
-            parent, _, last = path.rpartition("/")
-            known = parent in below
-            below.setdefault(parent, set()).add(last)
-            if known:
-                break
-            path = parent
-    return links, below
-
-
-def _figures(value: Json) -> Mapping[str, int] | None:
-    if not isinstance(value, Mapping):
-        return None
-    figures = {k: v for k, v in value.items() if isinstance(v, int) and not isinstance(v, bool)}
-    return figures if len(figures) == len(value) else None
