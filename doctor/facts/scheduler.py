@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsdp_doctor.facts.nodelist import node_names, task_counts
+from fsdp_doctor.facts.parse import integer
 from fsdp_doctor.facts.source import Source
 from fsdp_doctor.subjects.fact import Known, Unknown
 from fsdp_doctor.subjects.scheduler import Scheduler
@@ -131,7 +132,8 @@ def _in_step(env: Mapping[str, str]) -> bool:
         return False
     step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID")
     if step:
-        return not step.isdigit() or len(step) < 11 and int(step) < NO_STEP
+        number = integer(step)
+        return step not in ("batch", "interactive", "extern") and (number is None or number < NO_STEP)
     return rank != "0" or bool(env.get("SLURM_STEP_NUM_TASKS"))
 
 

@@ -16,6 +16,10 @@ ESCAPE = re.compile(r"\\([0-3][0-7]{2})")
 
 def storage(source: Source, checkpoint: str | None = None) -> Known[Storage] | Unknown:
     """Mounts and space; `checkpoint` is a path on the judged machine."""
+    if checkpoint is not None and checkpoint.startswith("/"):
+        checkpoint = posixpath.normpath(checkpoint)
+    # Asked first: the space of the folder is part of the answer.
+    facts = None if checkpoint is None else source.path_facts(checkpoint)
     answer = source.statvfs()
     figures = {} if isinstance(answer, Unknown) else answer.value
     mounts = mount_table(source)
@@ -24,8 +28,8 @@ def storage(source: Source, checkpoint: str | None = None) -> Known[Storage] | U
         return Unknown(f"neither mounts nor free space could be read: {reason}")
     spaces = {path: s for path, f in figures.items() if (s := space(path, f)) is not None}
     value = Storage(mounts=mounts, spaces=spaces)
-    if checkpoint is not None:
-        value = Storage(mounts, spaces, checkpoint_path(source, value, checkpoint))
+    if checkpoint is not None and facts is not None:
+        value = Storage(mounts, spaces, checkpoint_path(value, checkpoint, facts))
     return Known(value, "/proc/self/mountinfo and statvfs")
 
 
@@ -92,10 +96,8 @@ def space(path: str, figures: Mapping[str, int]) -> Space | None:
     )
 
 
-def checkpoint_path(source: Source, found: Storage, path: str) -> CheckpointPath:
+def checkpoint_path(found: Storage, path: str, facts: PathFacts) -> CheckpointPath:
     """The folder to save to, on the mount and with the space of what exists of it."""
-    path = posixpath.normpath(path) if path.startswith("/") else path
-    facts = source.path_facts(path)
     place = facts.real or facts.nearest or path
     if facts.exists is None and facts.nearest:
         # Nobody looked below `nearest`: a mount may well begin there.
