@@ -42,8 +42,8 @@ def _hosts(host: str) -> str:
 
 
 def subject_words(subject: Subject) -> str:
-    """The subject on one line, such as "host node-a, rank 3, GPUs 0-7"; empty where nothing is set."""
-    return ", ".join(_subject_parts(subject))
+    """The subject on one line, such as "host node-a; rank 3; GPUs 0-7"; empty where nothing is set."""
+    return "; ".join(_subject_parts(subject))
 
 
 def _subject_parts(subject: Subject) -> Iterator[str]:

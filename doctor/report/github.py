@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdp_doctor.findings import Report, Result, Status, Verdict
 from fsdp_doctor.report.describe import ORDER, counts_words, exit_words, subject_words
-from fsdp_doctor.report.escape import one_line
+from fsdp_doctor.report.escape import lines, one_line
 
 _LEVEL = {Status.FAIL: "error", Status.ERROR: "error", Status.WARN: "warning", Status.INFO: "notice"}
 
@@ -43,7 +43,7 @@ def _annotation(result: Result, strict: bool) -> str:
     if result.fix:
         parts.append(f"fix: {result.fix.text}")
         if result.fix.command:
-            parts.append(f"$ {result.fix.command}")
+            parts += [f"$ {line}" for line in lines(result.fix.command)]
     return _command(level, properties, "\n".join(one_line(p) for p in parts if p))
 
 

@@ -92,8 +92,10 @@ def _case(result: Result, report: Report) -> ET.Element:
 def _body(result: Result) -> str:
     parts = [("found", result.found), ("expected", result.expected), ("why", result.why)]
     if result.fix:
-        parts += [("fix", result.fix.text), ("command", result.fix.command or "")]
+        parts.append(("fix", result.fix.text))
     said = [f"{label}: {one_line(value)}" for label, value in parts if value]
+    if result.fix and result.fix.command:
+        said += [f"$ {line}" for line in lines(result.fix.command)]
     for evidence in result.evidence:
         said.append(f"evidence ({one_line(evidence.source)}):")
         said += lines(evidence.text)

@@ -75,8 +75,8 @@ def _mark(page: Page, status: Status) -> str:
 def _heading(page: Page, report: Report) -> None:
     target = report.data.get("target")
     about = f" of {target}" if isinstance(target, str) and target else ""
-    version = report.tool.get("version", "")
-    page.paragraph([(f"fsdp-doctor {version} ", "dim"), (f"{report.command}{about}", "dim")])
+    said = f"fsdp-doctor {report.tool.get('version', '')} {report.command}{about}"
+    page.paragraph([(said, "dim")], hang=2)
     notes = report.data.get("notes")
     for note in notes if isinstance(notes, (list, tuple)) else ():
         page.paragraph([(str(note), "")], first=_mark(page, Status.INFO), hang=2)
@@ -121,21 +121,17 @@ def _who(fix: Fix) -> str:
 
 
 def _suppressed(page: Page, results: Iterable[Result]) -> None:
-    for result in results:
-        if result.suppressed is None:
-            continue
+    accepted = [r for r in results if r.suppressed is not None]
+    for result in accepted:
         about = subject_words(result.subject)
-        page.paragraph(
-            [
-                (f"SUPPRESSED  {result.code}  {result.title}", "dim"),
-                (f" ({about})" if about else "", "dim"),
-                (f": {result.suppressed}", "dim"),
-            ],
-            first=_mark(page, Status.SKIP),
-            hang=2,
+        said = (
+            f"SUPPRESSED  {result.code}  {result.title}{f' ({about})' if about else ''}: {result.suppressed}"
         )
+        page.paragraph([(said, "dim")], first=_mark(page, Status.SKIP), hang=2)
         if page.style.verbose:
             page.labelled("found", result.found, "dim")
+    if accepted:
+        page.blank()
 
 
 def _fixes(page: Page, fixes: object) -> None:
@@ -157,52 +153,33 @@ def _fixes(page: Page, fixes: object) -> None:
 
 
 def _folded_passes(page: Page, shown: Sequence[Result]) -> None:
-    codes = sorted({r.code for r in shown if r.status is Status.PASS})
-    if codes:
-        families: dict[str, int] = {}
-        for code in codes:
-            families[code[:3]] = families.get(code[:3], 0) + 1
-        by_family = ", ".join(f"{name} {count}" for name, count in families.items())
-        page.paragraph(
-            [
-                (f"{len(codes)} {'check' if len(codes) == 1 else 'checks'} passed", COLOUR[Status.PASS]),
-                (f": {by_family}", "dim"),
-            ],
-            first=_mark(page, Status.PASS),
-            hang=2,
-        )
+    families: dict[str, int] = {}
+    for result in shown:
+        if result.status is Status.PASS:
+            families[result.code[:3]] = families.get(result.code[:3], 0) + 1
+    if families:
+        by_family = ", ".join(f"{name} {count}" for name, count in sorted(families.items()))
+        parts = [(f"{sum(families.values())} passed", COLOUR[Status.PASS]), (f": {by_family}", "dim")]
+        page.paragraph(parts, first=_mark(page, Status.PASS), hang=2)
 
 
 def _folded_skips(page: Page, shown: Sequence[Result]) -> None:
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for result in shown:
-        if result.status is Status.SKIP:
-            codes = reasons.setdefault((result.found, result.expected), [])
-            if result.code not in codes:
-                codes.append(result.code)
-    if not reasons:
+    skips = [r for r in shown if r.status is Status.SKIP]
+    if not skips:
         return
-    total = len({code for codes in reasons.values() for code in codes})
-    page.paragraph(
-        [(f"{total} {'check' if total == 1 else 'checks'} skipped", COLOUR[Status.SKIP])],
-        first=_mark(page, Status.SKIP),
-        hang=2,
-    )
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for result in skips:
+        reasons.setdefault((result.found, result.expected), {})[result.code] = None
+    page.paragraph([(f"{len(skips)} skipped", COLOUR[Status.SKIP])], first=_mark(page, Status.SKIP), hang=2)
     ranked = sorted(reasons.items(), key=lambda item: -len(item[1]))
     for (reason, enable), codes in ranked[:SHOWN_REASONS]:
         said = f"{reason} ({enable})" if enable else reason
         page.paragraph([(f"{said}: ", ""), (", ".join(codes), "dim")], first="  ", hang=4)
     rest = ranked[SHOWN_REASONS:]
     if rest:
-        codes = sorted({c for _, found in rest for c in found})
-        page.paragraph(
-            [
-                (f"{len(rest)} more {'reason' if len(rest) == 1 else 'reasons'}, shown by --verbose: ", ""),
-                (", ".join(codes), "dim"),
-            ],
-            first="  ",
-            hang=4,
-        )
+        others = sorted({c for _, found in rest for c in found})
+        said = f"{len(rest)} more {'reason' if len(rest) == 1 else 'reasons'}, shown by --verbose: "
+        page.paragraph([(said, ""), (", ".join(others), "dim")], first="  ", hang=4)
 
 
 def _last_line(page: Page, report: Report) -> None:
