@@ -1,0 +1,266 @@
+"""NCCL's environment variables: what reads them, since when, and what stands in their values.
+
+Sources: NCCL user guide 2.30 (env.rst) for the documented ones with their versions; the parameters that
+the sources of NCCL 2.30.7, RCCL 2.21, aws-ofi-nccl and nccl-rdma-sharp-plugins ask for by name; Google's
+GPUDirect-TCPX and TCPXO release notes. NCCL reads a variable only by its exact name and says nothing of a
+name it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CHECKED_ON = "2026-12-02"
+NEWEST = (2, 30)
+"""The newest NCCL that the names below were read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """Versions between which NCCL reads a variable; None is "always"."""
+
+    since: tuple[int, ...] | None = None
+    removed: tuple[int, ...] | None = None
+    deprecated: tuple[int, ...] | None = None
+    instead: str | None = None
+    """What to use where it is removed or deprecated."""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset("NCCL_" + n for n in text.split())
+
+
+DOCUMENTED: Mapping[str, Documented] = {
+    **{
+        name: Documented(since)
+        for since, text in (
+            (
+                None,
+                "SOCKET_IFNAME SOCKET_FAMILY SOCKET_NTHREADS NSOCKS_PERTHREAD CROSS_NIC IB_HCA IB_TIMEOUT "
+                "IB_RETRY_CNT IB_GID_INDEX IB_SL IB_TC NET NET_PLUGIN TUNER_PLUGIN IGNORE_CPU_AFFINITY "
+                "DEBUG DEBUG_FILE DEBUG_SUBSYS COLLNET_ENABLE COLLNET_NODE_THRESHOLD TOPO_FILE "
+                "TOPO_DUMP_FILE SET_THREAD_NAME P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE SHM_DISABLE "
+                "BUFFSIZE NTHREADS IB_DISABLE IB_AR_THRESHOLD IB_QPS_PER_CONNECTION "
+                "IB_PCI_RELAXED_ORDERING NET_GDR_LEVEL NET_GDR_READ NET_SHARED_BUFFERS NET_SHARED_COMMS "
+                "ALGO PROTO NVB_DISABLE PXN_DISABLE P2P_PXN_LEVEL GRAPH_REGISTER SET_STACK_SIZE "
+                "GRAPH_MIXING_SUPPORT DMABUF_ENABLE P2P_NET_CHUNKSIZE P2P_LL_THRESHOLD "
+                "ALLOC_P2P_NET_LL_BUFFERS COMM_BLOCKING SOCKET_MAGIC COMM_ID HOSTID",
+            ),
+            ((2, 16), "IB_ADAPTIVE_ROUTING MEM_SYNC_DOMAIN CGA_CLUSTER_SIZE"),
+            ((2, 17), "MAX_CTAS MIN_CTAS NVLS_ENABLE"),
+            ((2, 18), "IB_SPLIT_DATA_ON_QPS CUMEM_ENABLE"),
+            ((2, 19), "LOCAL_REGISTER"),
+            ((2, 20), "IB_MERGE_NICS"),
+            ((2, 21), "IB_ADDR_FAMILY IB_ADDR_RANGE IB_ROCE_VERSION_NUM MNNVL_ENABLE"),
+            ((2, 22), "RUNTIME_CONNECT IB_FIFO_TC PROFILER_PLUGIN"),
+            (
+                (2, 23),
+                "IB_RETURN_ASYNC_EVENTS OOB_NET_ENABLE OOB_NET_IFNAME UID_STAGGER_THRESHOLD "
+                "UID_STAGGER_RATE CONF_FILE IB_ECE_ENABLE CUMEM_HOST_ENABLE",
+            ),
+            (
+                (2, 24),
+                "SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC LEGACY_CUDA_REGISTER RAS_ENABLE RAS_ADDR "
+                "RAS_TIMEOUT_FACTOR",
+            ),
+            ((2, 25), "MNNVL_UUID MNNVL_CLIQUE_ID"),
+            (
+                (2, 26),
+                "DEBUG_TIMESTAMP_FORMAT DEBUG_TIMESTAMP_LEVELS NET_GDR_C2C LAUNCH_ORDER_IMPLICIT "
+                "LAUNCH_RACE_FATAL",
+            ),
+            ((2, 27), "PXN_C2C WIN_ENABLE CTA_POLICY"),
+            ((2, 28), "SOCKET_POLL_TIMEOUT_MSEC ENV_PLUGIN NETDEVS_POLICY"),
+            ((2, 29), "IPC_USE_ABSTRACT_SOCKET SYM_GIN_KERNELS_ENABLE CHECK_MODE"),
+            (
+                (2, 30),
+                "MULTI_RANK_GPU_ENABLE IB_OOO_RQ IGNORE_NET_MISMATCH IGNORE_COLLNET_MISMATCH "
+                "GRAPH_STREAM_ORDERING NET_MERGE_POLICY",
+            ),
+        )
+        for name in _names(text)
+    },
+    "NCCL_MAX_NCHANNELS": Documented(deprecated=(2, 17), instead="NCCL_MAX_CTAS"),
+    "NCCL_MIN_NCHANNELS": Documented(deprecated=(2, 17), instead="NCCL_MIN_CTAS"),
+    "NCCL_MAX_NRINGS": Documented(deprecated=(2, 5), instead="NCCL_MAX_CTAS"),
+    "NCCL_MIN_NRINGS": Documented(deprecated=(2, 5), instead="NCCL_MIN_CTAS"),
+    "NCCL_CHECKS_DISABLE": Documented(removed=(2, 2, 12), instead="NCCL_CHECK_POINTERS"),
+    "NCCL_CHECK_POINTERS": Documented(deprecated=(2, 29, 7), instead="NCCL_CHECK_MODE"),
+    "NCCL_LAUNCH_MODE": Documented(deprecated=(2, 9)),
+    "NCCL_IB_CUDA_SUPPORT": Documented(removed=(2, 4), instead="NCCL_NET_GDR_LEVEL"),
+    "NCCL_IB_GDR_LEVEL": Documented(removed=(2, 4), instead="NCCL_NET_GDR_LEVEL"),
+    "NCCL_SINGLE_RING_THRESHOLD": Documented(removed=(2, 3)),
+    "NCCL_LL_THRESHOLD": Documented(removed=(2, 5), instead="NCCL_PROTO"),
+    "NCCL_TREE_THRESHOLD": Documented(removed=(2, 5), instead="NCCL_ALGO"),
+    "NCCL_RINGS": Documented(removed=(2, 5), instead="NCCL_GRAPH_FILE"),
+}
+
+UNDOCUMENTED = _names(
+    "ALLGATHERV_ENABLE CHUNK_SIZE COMM_SHRINK_SHARE_RESOURCES COMM_SPLIT_SHARE_RESOURCES "
+    "CONNECT_ROUND_MAX_PEERS DEV_API_JIT DISABLE_MEM_MANAGER ELASTIC_BUFFER_REGISTER ENABLE_VERSION_CHECK "
+    "GDAKI_USE_RELIABLE_DB GDRCOPY_ENABLE GDRCOPY_FIFO_ENABLE GDRCOPY_FLUSH_ENABLE GDRCOPY_SYNC_ENABLE "
+    "GDR_FLUSH_DISABLE GIN_ENABLE GIN_ERROR_QUERY_SEC GIN_GDAKI_MAX_DEST_RD_ATOMIC "
+    "GIN_GDAKI_MAX_QP_RD_ATOMIC GIN_GDAKI_NIC_HANDLER GIN_GDAKI_QP_DEPTH GIN_IB_TC GIN_NCONNECTIONS "
+    "GIN_PLUGIN GIN_PLUGIN_REF_COUNT GIN_PROXY_QUEUE_SIZE GIN_TYPE GRAPH_DUMP_FILE GRAPH_DUMP_FILE_RANK "
+    "GRAPH_FILE GRAPH_HELPER_DISABLE GROUP_CUDA_STREAM IBVERBS_LIB IB_DATA_DIRECT IB_DEVICE_PCI_ORDER "
+    "IB_MERGE_VFS IB_MQP_RETRY_ALL IB_MQP_RETRY_CNT IB_MQP_RETRY_SLEEP_MSEC IB_PKEY "
+    "IB_PREPOST_RECEIVE_WORK_REQUESTS IB_QUERY_PORT_SPEED IB_RECEIVER_SIDE_MATCHING_SCHEME "
+    "IB_RESILIENCY_PORT_FAILOVER IB_RESILIENCY_PORT_FAILOVER_MAX_ATTEMPTS "
+    "IB_RESILIENCY_PORT_FAILOVER_PROBE_DELAY IB_RESILIENCY_PORT_RECOVERY IB_ROUTABLE_FLID_GID_INDEX "
+    "IB_SUBNET_AWARE_ROUTING IB_SUBNET_PREFIX_LEN IB_USE_INLINE IB_WARN_RAIL_LOCAL IGNORE_DISABLED_P2P "
+    "L1_SHARED_MEMORY_CARVEOUT LL128_BUFFSIZE LL128_C2C LL128_NTHREADS LL_BUFFSIZE LSA_TEAM_SIZE "
+    "MAX_P2P_NCHANNELS MIN_P2P_NCHANNELS MLOPART_RDMA_ENABLE MNNVL_CROSS_CLIQUE MNNVL_RAIL_PER_HOST "
+    "MNNVL_SCATTER_NETS_ENABLE MULTI_SEGMENT_REGISTER NCHANNELS_PER_NET_PEER NET_DISABLE_INTRA "
+    "NET_FORCE_FLUSH NET_FORCE_MERGE NET_GDR_MLOPART NET_MERGE_LEVEL NET_OPTIONAL_RECV_COMPLETION "
+    "NET_OVERHEAD NET_PLUGIN_REF_COUNT NO_CACHE NUM_RMA_CTX NVB_PRECONNECT "
+    "NVLINK_UTIL_CENTRIC_SCHED_ENABLE NVLSTREE_MAX_CHUNKSIZE NVLS_CHUNKSIZE NVLS_NCHANNELS NVTX_DISABLE "
+    "P2P_EPOCH_ENABLE P2P_MAX_PEERS P2P_NVL_CHUNKSIZE P2P_PCI_CHUNKSIZE P2P_PER_CHANNEL_NET_BW "
+    "P2P_READ_ENABLE P2P_SCHEDULE_GROUP_SIZE P2P_USE_CUDA_MEMCPY PARAM_DUMP_ALL PAT_ENABLE "
+    "PROGRESS_APPENDOP_FREQ PROXY_APPEND_BATCH_SIZE PROXY_CPUSET PROXY_DUMP_SIGNAL "
+    "REPORT_CONNECT_PROGRESS RMA_DISABLE RMA_PLUGIN RMA_PLUGIN_REF_COUNT RMA_PROXY_DUMP_SIGNAL "
+    "RMA_PROXY_QUEUE_SIZE RUN_DIAGNOSTICS RUN_RAS_DIAGNOSTICS SET_CPU_STACK_SIZE SHADOW_MEMPOOL_MAX_SIZE "
+    "SHM_LOCALITY SHM_MEMCPY_MODE SHM_USE_CUDA_MEMCPY SINGLE_PROC_MEM_REG_ENABLE SOCKET_INLINE "
+    "SOCKET_MIN_TASKSIZE SOCKET_RCVBUF SOCKET_SNDBUF SYM_CE_THRESHOLD SYM_CTAS SYM_KERNEL "
+    "SYM_NOWIN_ENABLE SYM_REUSE_SYSMEM_HANDLES SYM_RS_GIN_CHUNK_SIZE SYM_TMA_ENABLE THREAD_THRESHOLDS "
+    "TOPO_DUMP_FILE_RANK TOPO_SPLIT_MLOPART UNPACK_DOUBLE_NCHANNELS WARN_ENABLE_DEBUG_INFO WIN_STRIDE "
+    "WORK_ARGS_BYTES WORK_FIFO_BYTES WORK_FIFO_DEPTH AGG_CHANNEL_SIZE CREATE_THREAD_CONTEXT "
+    "NCHANNELS_PER_PEER NCHANNELS_PER_NET_PEER"
+)
+"""Read by some NCCL from 2.10 to 2.30, without a word in the user guide."""
+
+PLUGIN = _names(
+    "TUNER_CONFIG_FILE TUNER_CONFIG_PATH DYNAMIC_CHUNK_SIZE PLUGIN_P2P UCX_TLS UCX_ZCOPY_THRESH "
+    "UCX_CUDA_DISABLE UCX_DISABLE UCX_RMA_DISABLE IBEXT_DISABLE IB_IS_GLOBAL LIB_DIR"
+)
+PLUGIN_PREFIXES = (
+    "NCCL_OFI_",
+    "NCCL_SHARP_",
+    "NCCL_GPUDIRECTTCPX_",
+    "NCCL_FASTRAK_",
+    "NCCL_SHIMNET_",
+    "NCCL_GIB_",
+    "NCCL_INSPECTOR_",
+    "NCCL_PROFILE_",
+    "NCCL_PROFILER_",
+    "NCCL_CTRAN_",
+    "NCCL_COLLTRACE",
+    "NCCL_COMMSMONITOR_",
+    "NCCL_IB_RESILIENCY_",
+    "NCCL_TESTS_",
+)
+"""Families of plug-ins and of Meta's NCCLX; their members are not listed one by one."""
+
+TUNED_BY_PROVIDER = ("NCCL_GPUDIRECTTCPX_", "NCCL_FASTRAK_", "NCCL_SHIMNET_", "NCCL_GIB_")
+"""Where one of these is set, the cloud's profile prescribes algorithms, channels and buffer sizes."""
+
+OTHER = _names("HOME ROOT ROOT_DIR DIR VERSION INCLUDE_DIR LIB LIB_PATH LIBRARY PATH LIBRARIES BUILD_DIR")
+"""Of build scripts and images, such as NCCL_VERSION in NVIDIA's containers; no fault."""
+
+NEVER_READ: Mapping[str, str] = {
+    "NCCL_TIMEOUT": "pass timeout=timedelta(...) to init_process_group: no library reads this variable",
+    "NCCL_TIMEOUT_MS": "pass timeout=timedelta(...) to init_process_group: no library reads this variable",
+    "NCCL_TIMEOUT_SEC": "pass timeout=timedelta(...) to init_process_group: no library reads this variable",
+    "NCCL_NVLS_DISABLE": "use NCCL_NVLS_ENABLE=0",
+    "NCCL_NVLINK_DISABLE": "use NCCL_P2P_DISABLE=1, which also turns NVLink off",
+    "NCCL_IB_ENABLE": "use NCCL_IB_DISABLE=0; it is on unless disabled",
+    "NCCL_P2P_ENABLE": "use NCCL_P2P_DISABLE=0; it is on unless disabled",
+    "NCCL_SHM_ENABLE": "use NCCL_SHM_DISABLE=0; it is on unless disabled",
+    "NCCL_NET_DISABLE": "use NCCL_IB_DISABLE=1 or NCCL_NET=Socket",
+    "NCCL_CUMEM_DISABLE": "use NCCL_CUMEM_ENABLE=0",
+    "NCCL_MNNVL_DISABLE": "use NCCL_MNNVL_ENABLE=0",
+    "NCCL_LOG_LEVEL": "use NCCL_DEBUG",
+    "NCCL_DEBUG_LEVEL": "use NCCL_DEBUG",
+    "NCCL_SOCKET_IFACE": "use NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_INTERFACE": "use NCCL_SOCKET_IFNAME",
+    "NCCL_IFNAME": "use NCCL_SOCKET_IFNAME",
+    "NCCL_IB_IFNAME": "use NCCL_IB_HCA",
+    "NCCL_HCA": "use NCCL_IB_HCA",
+    "NCCL_NCHANNELS": "use NCCL_MIN_CTAS and NCCL_MAX_CTAS",
+}
+"""Names that are often set and that nothing reads, with the one that does what was meant."""
+
+KNOWN = frozenset(DOCUMENTED) | UNDOCUMENTED | PLUGIN | OTHER
+
+TOGGLES = _names(
+    "P2P_DISABLE P2P_DIRECT_DISABLE SHM_DISABLE IB_DISABLE NVB_DISABLE PXN_DISABLE NVLS_ENABLE "
+    "CUMEM_ENABLE CUMEM_HOST_ENABLE MNNVL_ENABLE DMABUF_ENABLE COLLNET_ENABLE NET_GDR_READ NET_GDR_C2C "
+    "NET_SHARED_BUFFERS NET_SHARED_COMMS IB_ADAPTIVE_ROUTING IB_ECE_ENABLE IB_MERGE_NICS LOCAL_REGISTER "
+    "GRAPH_REGISTER LEGACY_CUDA_REGISTER WIN_ENABLE RUNTIME_CONNECT RAS_ENABLE COMM_BLOCKING "
+    "IGNORE_NET_MISMATCH IGNORE_COLLNET_MISMATCH IGNORE_CPU_AFFINITY LAUNCH_ORDER_IMPLICIT "
+    "OOB_NET_ENABLE SET_STACK_SIZE MULTI_RANK_GPU_ENABLE IB_SPLIT_DATA_ON_QPS"
+)
+NUMBERS: Mapping[str, tuple[int, int | None]] = {
+    "NCCL_IB_TIMEOUT": (0, 31),
+    "NCCL_IB_RETRY_CNT": (0, 7),
+    "NCCL_IB_GID_INDEX": (-1, 255),
+    "NCCL_IB_SL": (0, 15),
+    "NCCL_IB_TC": (0, 255),
+    "NCCL_IB_QPS_PER_CONNECTION": (1, 128),
+    "NCCL_IB_ROCE_VERSION_NUM": (1, 2),
+    "NCCL_SOCKET_NTHREADS": (1, 16),
+    "NCCL_NSOCKS_PERTHREAD": (1, 64),
+    "NCCL_BUFFSIZE": (1, None),
+    "NCCL_NTHREADS": (64, 640),
+    "NCCL_MAX_NCHANNELS": (1, 64),
+    "NCCL_MIN_NCHANNELS": (1, 64),
+    "NCCL_MAX_CTAS": (1, 64),
+    "NCCL_MIN_CTAS": (1, 64),
+    "NCCL_CGA_CLUSTER_SIZE": (0, 8),
+    "NCCL_CROSS_NIC": (0, 2),
+    "NCCL_P2P_NET_CHUNKSIZE": (1, None),
+    "NCCL_SOCKET_RETRY_CNT": (1, None),
+    "NCCL_SOCKET_RETRY_SLEEP_MSEC": (1, None),
+    "NCCL_UID_STAGGER_THRESHOLD": (1, None),
+    "NCCL_UID_STAGGER_RATE": (1, None),
+}
+"""Least and greatest value; NCCL parses with strtoll and takes what stands before the first letter."""
+
+SOCKETS_MAX = 64
+"""NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD may not exceed it."""
+
+LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS")
+"""Of NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL; integers are legacy."""
+DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
+DEBUG_SUBSYSTEMS = frozenset(
+    (
+        "INIT",
+        "COLL",
+        "P2P",
+        "SHM",
+        "NET",
+        "GRAPH",
+        "TUNING",
+        "ENV",
+        "ALLOC",
+        "ALLOC_HOST",
+        "CALL",
+        "PROXY",
+        "NVLS",
+        "BOOTSTRAP",
+        "REG",
+        "PROFILE",
+        "RAS",
+        "DESTROY",
+        "ALL",
+    )
+)
+PER_COLLECTIVE_SUBSYSTEMS = ("ALL", "COLL", "CALL", "PROXY", "P2P")
+"""Those of which each collective writes lines."""
+ALGORITHMS = ("ring", "tree", "collnet", "collnetchain", "collnetdirect", "nvls", "nvlstree", "pat")
+PROTOCOLS = ("ll", "ll128", "simple")
+STRICT_SELECTION = (2, 24)
+"""From here on NCCL fails at an unknown token in NCCL_ALGO or NCCL_PROTO instead of skipping it."""
+SOCKET_FAMILIES = ("AF_INET", "AF_INET6")
+
+TUNING = _names(
+    "ALGO PROTO BUFFSIZE LL_BUFFSIZE LL128_BUFFSIZE NTHREADS LL128_NTHREADS MAX_NCHANNELS MIN_NCHANNELS "
+    "MAX_NRINGS MIN_NRINGS MAX_CTAS MIN_CTAS MAX_P2P_NCHANNELS MIN_P2P_NCHANNELS NCHANNELS_PER_NET_PEER "
+    "CGA_CLUSTER_SIZE P2P_NET_CHUNKSIZE P2P_PCI_CHUNKSIZE P2P_NVL_CHUNKSIZE P2P_LL_THRESHOLD "
+    "THREAD_THRESHOLDS LAUNCH_MODE IB_AR_THRESHOLD NVLS_NCHANNELS NVLS_CHUNKSIZE GRAPH_FILE "
+    "WORK_FIFO_DEPTH CHUNK_SIZE"
+)
+"""Fix what NCCL's tuner chooses per operation, size and topology (class "Debugging" of env.rst)."""
+
+ROCE_GID_SELECTED = (2, 21)
+"""From here on NCCL chooses the RoCE GID itself, unless NCCL_IB_GID_INDEX is set."""
