@@ -6,6 +6,7 @@ import os
 import posixpath
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,8 +32,8 @@ from fsdp_doctor.subjects.launch import Launch
 BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
 """Seconds of a whole command on a live machine where no deadline is given."""
 RECORDING_BUDGET = 600.0
-SHARE = 0.85
-"""Of the time that is left, what the live machine's answers may take; judging and writing need the rest."""
+RESERVE = 1.5
+"""Seconds at most that are kept of the budget for ending late children and for judging."""
 MARGIN = 0.1
 """Seconds before the deadline at which judging stops, so that the report is out in time."""
 
@@ -91,8 +92,9 @@ def command(settings: Settings, **own: object) -> int:
     A LAUNCH COMMAND (torchrun …, accelerate launch …, srun …) is read, not run: ranks, nodes, ports and
     the script come from it.
     """
-    request = _request(settings, own)
-    return deliver(report(request, settings), settings)
+    began = click.get_current_context().obj
+    assert isinstance(began, float)
+    return deliver(report(_request(settings, own), settings, began), settings)
 
 
 def _request(settings: Settings, own: dict[str, object]) -> Request:
@@ -128,17 +130,19 @@ def _request(settings: Settings, own: dict[str, object]) -> Request:
     return request
 
 
-def report(request: Request, settings: Settings) -> Report:
-    """Everything between the command line and the renderer."""
-    began, started = time.monotonic(), now()
+def report(request: Request, settings: Settings, began: float) -> Report:
+    """Everything between the command line and the renderer; the time counts from `began` (monotonic)."""
+    started = now()
     budget = settings.deadline or (RECORDING_BUDGET if request.recording else BUDGET[request.profile])
     checks = chosen_checks(settings, request.profile)
     launch, problems = _launch(request.words)
     if request.recording is not None:
         subjects = recording(request.recording)
     else:
-        left = budget - (time.monotonic() - began)
-        subjects = this_machine(request.python, max(left * SHARE, 0.1))
+        kinds = {k for c in checks for k in (*c.needs, *c.uses)}
+        left = max(budget - (time.monotonic() - began), 0.0)
+        patience = max(left - min(RESERVE, left / 2), 0.05)
+        subjects = this_machine(kinds, patience, request.python, request.ckpt, launch)
     work = Work(
         checks,
         Options(
@@ -152,7 +156,8 @@ def report(request: Request, settings: Settings) -> Report:
         known_suppressions(settings),
         datetime.now(timezone.utc).date(),
     )
-    judgement = judge(subjects.sources, work, began + budget - min(MARGIN, budget / 2))
+    with closing(subjects):
+        judgement = judge(subjects.sources, work, began + budget - min(MARGIN, budget / 2))
     results = _with_plugins(judgement.merger.results(), settings)
     unjudged = [*problems, *by_name(request, judgement, subjects, checks)]
     data = _data(request, judgement, subjects, launch, settings)

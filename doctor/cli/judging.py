@@ -56,14 +56,15 @@ class Judgement:
     facts: Facts | None = None
     stopped_at: str | None = None
     """What was being waited for at the deadline; None where everything was judged."""
+    unfinished: int = 0
     error: Exception | None = None
 
 
 def judge(sources: Iterable[Source | Unreadable], work: Work, until: float | None) -> Judgement:
     """Judge every source, in one pass and with the memory of one; stop at `until` (monotonic seconds).
 
-    At the deadline, checks of the only machine that have no result yet become errors; ranks that have
-    none are missing from `ranks`. Raises whatever opening a source raised.
+    At the deadline, checks of the only machine that have no result yet become skips, and their number is
+    in `unfinished`; ranks that have none are missing from `ranks`. Raises whatever opening a source raised.
     """
     waiting = Waiting()
     thread = _Judge(sources, work, waiting)
@@ -82,15 +83,17 @@ def judge(sources: Iterable[Source | Unreadable], work: Work, until: float | Non
         state = thread.state
         state.stopped_at = waiting.words()
     if state.judged_ranks == 0:
-        state.merger.add(_unfinished(work.checks[state.judged_checks :], state.stopped_at))
+        late = work.checks[state.judged_checks :]
+        state.unfinished = len(late)
+        state.merger.add(_unfinished(late, state.stopped_at))
     return state
 
 
 def _unfinished(checks: Iterable[CheckSpec], stopped_at: str) -> Iterator[Result]:
     for check in checks:
-        found = f"not judged: the deadline came while {stopped_at}"
+        found = f"the deadline came while {stopped_at}"
         yield Result(
-            check.code, check.title, check.row, Status.ERROR, Subject(), found, "a result before the deadline"
+            check.code, check.title, check.row, Status.SKIP, Subject(), found, "give more --deadline"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -104,10 +105,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run a command and return the exit status; nothing that a command raises gets past this."""
+    began = time.monotonic()
     try:
         if "_FSDP_DOCTOR_COMPLETE" in os.environ:
             cli.main(list(argv), PROGRAM, "_FSDP_DOCTOR_COMPLETE")
-        with cli.make_context(PROGRAM, list(argv)) as context:
+        with cli.make_context(PROGRAM, list(argv), obj=began) as context:
             status = cli.invoke(context)
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as stop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,17 @@ import click
 from fsdp_doctor.cli.judging import Unreadable
 from fsdp_doctor.facts.recorded import RecordedSource, RecordingError, open_recording
 from fsdp_doctor.facts.source import Source
+from fsdp_doctor.subjects.gpu import Driver, Gpus
+from fsdp_doctor.subjects.host import Host
+from fsdp_doctor.subjects.kernel_log import KernelLog
+from fsdp_doctor.subjects.launch import Launch
+from fsdp_doctor.subjects.network import Network
+from fsdp_doctor.subjects.stack import Stack, Torch
+from fsdp_doctor.subjects.storage import Storage
 
+NVML_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus))
+STACK_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus, Stack, Torch))
+SYSTEM_FACTS: frozenset[type[object]] = frozenset((Host, KernelLog, Network, Storage))
 SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
 
 
@@ -28,6 +38,7 @@ class Subjects:
     path: str | None = None
     checkpoint: str | None = None
     notes: tuple[str, ...] = ()
+    close: Callable[[], None] = lambda: None
 
 
 def recording(path: Path) -> Subjects:
@@ -54,10 +65,24 @@ def _ranks(first: RecordedSource, further: Iterable[int]) -> Iterator[Source | U
         yield source
 
 
-def this_machine(python: str | None, seconds: float) -> Subjects:
-    """The machine that this runs on, which gets so many seconds to answer."""
-    from fsdp_doctor.facts.live import LiveSource
+def this_machine(
+    kinds: Collection[type[object]],
+    seconds: float,
+    python: str | None = None,
+    checkpoint: str | None = None,
+    launch: Launch | None = None,
+) -> Subjects:
+    """The machine that this runs on, asked for `kinds` only; it gets so many seconds to answer."""
+    from fsdp_doctor.facts.live import NVML, STACK, SYSTEM, LiveSource
 
+    asks = {NVML: NVML_FACTS, STACK: STACK_FACTS, SYSTEM: SYSTEM_FACTS}
+    source = LiveSource(
+        python=python,
+        seconds=seconds,
+        checkpoint=checkpoint,
+        names=_names(launch),
+        ask=[part for part, facts in asks.items() if facts.intersection(kinds)],
+    )
     system = SYSTEMS.get(sys.platform)
     notes: tuple[str, ...] = ()
     if system is not None:
@@ -66,7 +91,17 @@ def this_machine(python: str | None, seconds: float) -> Subjects:
             "NVIDIA's NVML cannot be seen from here, and checks that need them are skipped. A Linux machine "
             "can be judged here from a recording: check --from RECORDING.",
         )
-    return Subjects((LiveSource(python=python, seconds=seconds),), (), "live", notes=notes)
+    return Subjects((source,), (), "live", notes=notes, close=source.close)
+
+
+def _names(launch: Launch | None) -> tuple[str, ...]:
+    """Hosts that the launch command names, for the resolver."""
+    if launch is None:
+        return ()
+    endpoint = (launch.rdzv_endpoint or "").rpartition(":")
+    named = (launch.master_addr, endpoint[0] if endpoint[2].isdigit() else launch.rdzv_endpoint)
+    variables = launch.environment.get("MASTER_ADDR")
+    return tuple(n.strip("[]") for n in (*named, variables) if n)
 
 
 def interpreter(name: str) -> str:

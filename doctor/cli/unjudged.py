@@ -48,6 +48,9 @@ def by_name(
     late = [r for r in subjects.expected if r not in seen]
     if judgement.stopped_at is not None and judgement.judged_ranks and late:
         yield f"{'rank' if len(late) == 1 else 'ranks'} {numbers(late)}: the deadline came before"
+    if judgement.unfinished:
+        checks_words = "1 check" if judgement.unfinished == 1 else f"{judgement.unfinished} checks"
+        yield f"{checks_words}: the deadline came while {judgement.stopped_at}"
     if asked.script is not None:
         yield from _script(asked.script, checks)
     facts = judgement.facts

@@ -27,6 +27,19 @@ def numbers(values: Sequence[int]) -> str:
     return ", ".join(f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else f"{a}" for a, b in runs)
 
 
+def codes_words(codes: Iterable[str]) -> str:
+    """Codes with runs folded: GPU001, GPU002, GPU003, NET001 -> "GPU001-GPU003, NET001"."""
+    families: dict[str, list[int]] = {}
+    for code in sorted(codes):
+        families.setdefault(code[:3], []).append(int(code[3:]))
+    named = (
+        "-".join(f"{family}{int(end):03d}" for end in run.split("-"))
+        for family, members in families.items()
+        for run in numbers(members).split(", ")
+    )
+    return ", ".join(named)
+
+
 def _counted(name: str, value: int | tuple[int, ...]) -> str:
     if isinstance(value, int):
         return f"{name} {value}"

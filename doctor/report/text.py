@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fsdp_doctor.findings import Confidence, Fix, Owner, Report, Result, Risk, Status, Verdict
-from fsdp_doctor.report.describe import ORDER, counts_words, exit_words, subject_words
+from fsdp_doctor.report.describe import ORDER, codes_words, counts_words, exit_words, subject_words
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 
@@ -174,12 +174,12 @@ def _folded_skips(page: Page, shown: Sequence[Result]) -> None:
     ranked = sorted(reasons.items(), key=lambda item: -len(item[1]))
     for (reason, enable), codes in ranked[:SHOWN_REASONS]:
         said = f"{reason} ({enable})" if enable else reason
-        page.paragraph([(f"{said}: ", ""), (", ".join(codes), "dim")], first="  ", hang=4)
+        page.paragraph([(f"{said}: ", ""), (codes_words(codes), "dim")], first="  ", hang=4)
     rest = ranked[SHOWN_REASONS:]
     if rest:
-        others = sorted({c for _, found in rest for c in found})
+        others = {c for _, found in rest for c in found}
         said = f"{len(rest)} more {'reason' if len(rest) == 1 else 'reasons'}, shown by --verbose: "
-        page.paragraph([(said, ""), (", ".join(others), "dim")], first="  ", hang=4)
+        page.paragraph([(said, ""), (codes_words(others), "dim")], first="  ", hang=4)
 
 
 def _last_line(page: Page, report: Report) -> None:
