@@ -26,6 +26,8 @@ def plain(value: object) -> Json:
         # The binding's own reading decodes strictly and fails on what is no UTF-8.
         read = object.__getattribute__
         return {field[0]: plain(read(value, field[0])) for field in value._fields_}
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, ctypes.Array)):
         return [plain(v) for v in value]
     if hasattr(value, "__dict__") and vars(value):
