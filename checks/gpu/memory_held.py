@@ -51,15 +51,13 @@ def _by(gpu: Gpu, held: int, container: bool) -> str:
     if not foreign:
         where = "outside this container or " if container else ""
         return f"by a process that this user cannot see ({where}already dead)"
-    shown = ", ".join(_words(p) for p in foreign[:4]) + (
-        f" and {len(foreign) - 4} more" if foreign[4:] else ""
-    )
+    shown = ", ".join(_words(p) for p in foreign[:SHOWN])
+    shown += f" and {len(foreign) - SHOWN} more" if foreign[SHOWN:] else ""
     named = sum(p.used_bytes or 0 for p in foreign)
     complete = all(p.used_bytes is not None for p in foreign)
     rest = held - named
-    return f"by {shown}" + (
-        f"; {rest / GIB:.1f} GiB by unseen processes" if complete and rest > HELD_WARN else ""
-    )
+    unseen = complete and rest > HELD_WARN
+    return f"by {shown}" + (f"; {rest / GIB:.1f} GiB by unseen processes" if unseen else "")
 
 
 @check("GPU028", Row.OOM, needs=(Gpus,), uses=(Host,), tags=("gpu", "memory", "process"))

@@ -166,10 +166,9 @@ ROW_REMAPPED = 63
 RECOVERY_ACTION_CHANGED = 154
 
 SXID_INFORMATION = frozenset(
-    int(number)
-    for number in (
-        "10005 11012 11021 11022 11023 12021 12023 15008 15011 19049 19055 19057 19059 19062 19065 "
-        "19068 19071 22013 24001 24002 24003"
-    ).split()
+    (
+        *(10005, 11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059),
+        *(19062, 19065, 19068, 19071, 22013, 24001, 24002, 24003),
+    )
 )
 """NVSwitch numbers that the fabric manager user guide calls corrected or safe to ignore."""
