@@ -14,14 +14,15 @@ VIRTUAL = re.compile(
 )
 CLOUD = re.compile(r"(?i)amazon ec2|google|alibaba cloud|oraclecloud|tencent cloud|digitalocean")
 BY_CGROUP = (
-    ("kubepods", "kubernetes"),
-    ("libpod", "podman"),
-    ("docker", "docker"),
-    ("lxc", "lxc"),
-    ("machine.slice/machine-", "systemd-nspawn"),
-    ("containerd", "containerd"),
-    ("crio", "cri-o"),
+    (re.compile(r"kubepods"), "kubernetes"),
+    (re.compile(r"/libpod(?:_pod)?[-_/]"), "podman"),
+    (re.compile(r"/docker[-/][0-9a-f]{4}"), "docker"),
+    (re.compile(r"/lxc(?:\.payload|/)"), "lxc"),
+    (re.compile(r"/machine\.slice/machine-"), "systemd-nspawn"),
+    (re.compile(r"/cri-containerd[-:/]|/containerd/[0-9a-f]{4}"), "containerd"),
+    (re.compile(r"/crio-[0-9a-f]{4}"), "cri-o"),
 )
+"""Paths of containers; the service that runs them, such as docker.service, is none."""
 APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "APPTAINER_NAME", "SINGULARITY_NAME")
 INIT = {"systemd", "init", "runit", "openrc-init", "launchd"}
 
@@ -54,7 +55,7 @@ def container(source: Source) -> str | None:
     answer = source.env()
     env: Mapping[str, str] = {} if isinstance(answer, Unknown) else answer.value
     groups = " ".join(text(source, p, 65536) or "" for p in ("/proc/self/cgroup", "/proc/1/cgroup"))
-    by_group = next((name for part, name in BY_CGROUP if part in groups), None)
+    by_group = next((name for pattern, name in BY_CGROUP if pattern.search(groups)), None)
     if by_group == "kubernetes" or env.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
     if source.exists("/run/.containerenv"):

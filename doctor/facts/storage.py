@@ -120,8 +120,8 @@ def _space_of(found: Storage, mount: Mount | None, path: str, facts: PathFacts) 
     for place in (path, facts.nearest, facts.real):
         if place is None or place not in found.spaces:
             continue
-        # An answer for a folder above says nothing where a mount without an answer lies between.
-        if place == path or place == facts.real or found.mount_of(place) is mount:
+        # Where nobody looked below `nearest`, its answer holds only if no mount lies between.
+        if place == path or facts.exists is not None or found.mount_of(place) is mount:
             return found.spaces[place]
     same = (s for p, s in sorted(found.spaces.items()) if mount and found.mount_of(p) is mount)
     return next(same, None)
