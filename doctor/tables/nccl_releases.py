@@ -20,12 +20,10 @@ class Condition(str, Enum):
     LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
     NVLS = "NVLink SHARP in use"
     ROCE = "RoCE ports without NCCL_IB_GID_INDEX"
-    NUMA_BLOCKED = "a container that may not set NUMA policies"
     PERMUTED_NVLS = "CUDA_VISIBLE_DEVICES out of order, with NVLink SHARP"
     PERMUTED_NVLS_FORCED = "CUDA_VISIBLE_DEVICES out of order, with NCCL_ALGO=NVLS"
     RTX_PRO_6000 = "two or more RTX PRO 6000 Blackwell"
     ARM = "an aarch64 processor"
-    STACK_UNLIMITED = "ulimit -s unlimited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +121,6 @@ DEFECTS: tuple[Defect, ...] = (
         "pytorch#149351",
     ),
     Defect(
-        (2, 24),
-        (2, 26, 5),
-        Condition.NUMA_BLOCKED,
-        Status.WARN,
-        Row.START,
-        "init can fail: host memory is taken with cuMem, which needs NUMA calls that this container blocks",
-        "Set NCCL_CUMEM_HOST_ENABLE=0, start the container with --cap-add SYS_NICE, or use NCCL 2.26.5",
-        "NCCL user guide, troubleshooting, runtime issues",
-        "export NCCL_CUMEM_HOST_ENABLE=0",
-    ),
-    Defect(
         (2, 26, 2),
         (2, 27),
         Condition.PERMUTED_NVLS,
@@ -200,15 +187,9 @@ DEFECTS: tuple[Defect, ...] = (
         "Megatron-Bridge#3391",
         confidence=Confidence.MEDIUM,
     ),
-    Defect(
-        (2, 0),
-        (2, 28),
-        Condition.STACK_UNLIMITED,
-        Status.WARN,
-        Row.NCCL,
-        "glibc gives NCCL's threads 2 MB of stack under `ulimit -s unlimited`, which can overflow and crash",
-        "Limit the stack before the launch, or use NCCL 2.28 or newer",
-        "NCCL user guide, troubleshooting, stack size",
-        "ulimit -s 8192",
-    ),
 )
+
+# NCCL user guide, troubleshooting, "runtime issues": host memory by cuMem is the default from the first,
+# and is tried out before it is used from the second.
+CUMEM_HOST_DEFAULT: Version = (2, 24)
+CUMEM_HOST_SELF_CHECK: Version = (2, 26, 5)
