@@ -204,7 +204,7 @@ def limits(table: str | None) -> dict[str, Limit]:
     """/proc/self/limits by name without "Max"; a row that does not parse is left out."""
     found: dict[str, Limit] = {}
     for name, *pair in re.findall(
-        r"(?m)^Max ([a-z ]+?)\s{2,}(\d+|unlimited)\s+(\d+|unlimited)\b", table or ""
+        r"(?m)^Max ([a-z ]{1,40}?) {2,40}(\d+|unlimited) +(\d+|unlimited)\b", table or ""
     ):
         soft, hard = (None if word == "unlimited" else integer(word) for word in pair)
         found[name] = Limit(soft, hard)
@@ -226,7 +226,9 @@ def remove_ipc(source: Source) -> bool | None:
     main = next((p for r in ("/etc", "/usr/lib") if source.exists(p := f"{r}/systemd/logind.conf")), None)
     answer: bool | None = None
     for path in [*([main] if main else []), *(drop_ins[n] for n in sorted(drop_ins)[:256])]:
-        for word in re.findall(r"(?mi)^\s*RemoveIPC\s*=\s*(\S*)\s*$", text(source, path, 65536) or ""):
+        for word in re.findall(
+            r"(?mi)^[ \t]*RemoveIPC[ \t]*=[ \t]*(\S*)[ \t]*$", text(source, path, 65536) or ""
+        ):
             answer = word.lower() in ("1", "yes", "y", "true", "t", "on") if word else None
     return answer
 
