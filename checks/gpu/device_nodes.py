@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fsdp_doctor.engine.devices import gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, fail, ok, skip, warn
@@ -58,7 +58,7 @@ def device_nodes(facts: Facts, options: Options) -> Iterator[Finding]:
     if missing and (known or len(numbered) < len(present)):
         yield fail(
             f"no device node for {gpu_words(missing)} ({', '.join(_node(g) for g in missing)}); "
-            f"/dev has {len(numbered)} for {len(present)} GPUs of NVML",
+            f"/dev has {len(numbered)} for {counted(present)} of NVML",
             "one /dev/nvidiaN for each GPU",
             subject=gpu_subject(missing),
             fix=runtime,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import ids, replace_gpu, reset, setting, unanswered
-from fsdp_doctor.engine.devices import gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Row, fail, info, ok, skip, warn
@@ -62,7 +62,7 @@ def uncorrected(facts: Facts, options: Options) -> Iterator[Finding]:
             evidence=(Evidence(TOTAL, f"uncorrected, volatile: {counts}"),),
         )
     if not struck:
-        yield ok(f"0 uncorrected ECC errors on {len(known)} GPUs")
+        yield ok(f"0 uncorrected ECC errors on {counted(known)}")
 
 
 @check("GPU011", Row.NCCL, needs=(Gpus,), tags=("gpu", "hardware", "ecc"))
@@ -100,7 +100,7 @@ def sram(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=replace_gpu("Watch it: more than a few in a year is a reason to have it replaced"),
         )
     if not over and not some:
-        yield ok(f"0 uncorrectable SRAM errors on {len(known)} GPUs")
+        yield ok(f"0 uncorrectable SRAM errors on {counted(known)}")
 
 
 @check("GPU012", Row.SLOW, needs=(Gpus,), tags=("gpu", "hardware", "ecc"))
@@ -138,7 +138,7 @@ def corrected(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=replace_gpu("Run `dcgmi diag -r 3` and have the GPU checked"),
         )
     if not severe and not many and not cache:
-        yield ok(f"at most {max(counts.values(), default=0)} corrected ECC errors on {len(known)} GPUs")
+        yield ok(f"at most {max(counts.values(), default=0)} corrected ECC errors on {counted(known)}")
 
 
 @check("GPU013", Row.WRONG, needs=(Gpus,), tags=("gpu", "ecc", "setting"))
@@ -181,7 +181,7 @@ def ecc_mode(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=reset(pending, "Reset the GPU before the run, so that the setting takes effect on all nodes"),
         )
     if not off and not pending:
-        yield ok(f"ECC is on for {len(known)} GPUs")
+        yield ok(f"ECC is on for {counted(known)}")
 
 
 def _by_class(gpus: list[Gpu]) -> Iterator[tuple[list[Gpu], bool]]:

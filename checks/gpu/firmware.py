@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fsdp_doctor.checks.gpu._fixes import replace_gpu
-from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import by_value, counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, fail, info, ok, skip, warn
@@ -72,7 +72,7 @@ def firmware_skew(facts: Facts, options: Options) -> Iterator[Finding]:
     if not judged:
         yield skip("NVML gives no firmware versions")
     elif not differs:
-        yield ok(f"one firmware version on each model of {len(gpus)} GPUs")
+        yield ok(f"one firmware version on each model of {counted(gpus)}")
 
 
 @check("GPU032", Row.START, needs=(Gpus,), tags=("gpu", "firmware", "hardware"))
@@ -99,4 +99,4 @@ def inforom(facts: Facts, options: Options) -> Iterator[Finding]:
     elif not known:
         yield skip("NVML does not tell the state of the inforom")
     else:
-        yield ok(f"inforom of {len(known)} GPUs is readable")
+        yield ok(f"inforom of {counted(known)} is readable")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.engine.devices import RESTRICTION_USES, address, gpu_subject, gpu_words, restriction
+from fsdp_doctor.engine.devices import RESTRICTION_USES, address, counted, gpu_subject, gpu_words, restriction
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Confidence, Evidence, Finding, Fix, Owner, Risk, Row, Subject, fail, ok
+from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Driver, Gpus
 from fsdp_doctor.subjects.kernel_log import KernelLog
@@ -22,6 +23,13 @@ REBOOT = Fix(
     Owner.HARDWARE,
 )
 SIGN = f"Xid {FALLEN_OFF}"
+
+
+def _promised(facts: Facts) -> int:
+    """GPUs that Slurm says this job has on this node; 0 where it does not say."""
+    env = facts.find(Environment)
+    value = (env.get("SLURM_GPUS_ON_NODE") if env is not None else None) or ""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 5 else 0
 
 
 @check(
@@ -59,24 +67,26 @@ def lost_gpus(facts: Facts, options: Options) -> Iterator[Finding]:
     gone = [d for d in listed if address(d.bdf) not in seen]
     if len(gone) <= unnamed:
         if not dead:
-            yield ok(f"{len(gpus.devices)} GPUs answer")
+            yield ok(f"{counted(gpus.devices)} answer")
         return
     fallen = {address(x.bdf): x for x in log.xids if x.number == FALLEN_OFF} if log is not None else {}
     fell = [d for d in gone if address(d.bdf) in fallen]
     why_fewer = restriction(facts)
+    if why_fewer is not None and _promised(facts) > len(gpus.present):
+        why_fewer = None
     if not fell and why_fewer is not None:
         if not dead:
             yield ok(
-                f"{len(gpus.devices)} GPUs answer; {len(gone)} more of the node are outside of {why_fewer}"
+                f"{counted(gpus.devices)} answer; {len(gone)} more of the node are outside of {why_fewer}"
             )
         return
     missing = fell if why_fewer is not None else gone
     words = ", ".join(d.bdf for d in missing)
     registered = driver is not None and all(d.bdf in driver.proc_gpus for d in missing)
     yield fail(
-        f"NVML counts {len(gpus.devices)} of {len(listed)} GPUs that PCI lists; missing: {words}"
+        f"NVML counts {len(gpus.devices)} of {counted(listed)} that PCI lists; missing: {words}"
         + (f"; the kernel log says {SIGN}, GPU has fallen off the bus" if fell else ""),
-        f"{len(listed)} GPUs",
+        f"{counted(listed)}",
         subject=Subject(device=missing[0].bdf),
         fix=REBOOT,
         confidence=Confidence.HIGH if fell or registered else Confidence.MEDIUM,

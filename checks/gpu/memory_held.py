@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import unanswered
-from fsdp_doctor.engine.devices import gpu_subject, gpu_words, used
+from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words, used
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, info, ok, warn
@@ -110,4 +110,4 @@ def memory_held(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if not loaded and not shared:
         most = max(held for _, held in known)
-        yield ok(f"at most {most >> 20} MiB in use on {len(known)} GPUs")
+        yield ok(f"at most {most >> 20} MiB in use on {counted(known)}")

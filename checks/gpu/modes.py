@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import ids, setting, unanswered
 from fsdp_doctor.engine import job
-from fsdp_doctor.engine.devices import gpu_subject, gpu_words, used
+from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words, used
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, fail, ok, warn
@@ -48,7 +48,7 @@ def persistence(facts: Facts, options: Options) -> Iterator[Finding]:
     elif off:
         yield ok(f"persistence mode is off on {gpu_words(off)}, as usual for {off[0].name}")
     else:
-        yield ok(f"persistence mode is on for {len(known)} GPUs")
+        yield ok(f"persistence mode is on for {counted(known)}")
 
 
 @check("GPU026", Row.START, needs=(Gpus,), uses=job.USES, tags=("gpu", "mig", "setting"))
@@ -67,7 +67,7 @@ def mig(facts: Facts, options: Options) -> Iterator[Finding]:
     if not known:
         errors = {g.errors.get(MIG) for g in gpus}
         if errors == {"NotSupported"}:
-            yield ok(f"{len(gpus)} GPUs without MIG")
+            yield ok(f"{counted(gpus)} without MIG")
         else:
             yield unanswered(gpus, MIG, "the MIG mode")
         return
@@ -95,7 +95,7 @@ def mig(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=setting("Take the pending change back", f"sudo nvidia-smi -i {ids(waiting)} -mig 0"),
         )
     if not on and not waiting:
-        yield ok(f"MIG is off on {len(known)} GPUs")
+        yield ok(f"MIG is off on {counted(known)}")
 
 
 @check("GPU027", Row.START, needs=(Gpus,), tags=("gpu", "setting"))
@@ -132,4 +132,4 @@ def compute_mode(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=setting("Set the default compute mode", f"sudo nvidia-smi -i {ids(exclusive)} -c 0"),
         )
     if not prohibited and not exclusive:
-        yield ok(f"compute mode default on {len(known)} GPUs")
+        yield ok(f"compute mode default on {counted(known)}")

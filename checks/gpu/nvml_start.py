@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdp_doctor.engine.devices import counted
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, info, ok, skip
@@ -47,7 +48,7 @@ def nvml_start(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip("PCI lists no NVIDIA GPU")
         return
     if gpus is not None:
-        yield ok(f"NVML answers for {len(gpus.devices)} GPUs")
+        yield ok(f"NVML answers for {counted(gpus.devices)}")
         return
     container = host.container if host is not None else None
     ours = [d for d in pci.gpus if d.driver == "nvidia" or (d.driver is None and container is not None)]
@@ -74,7 +75,7 @@ def nvml_start(facts: Facts, options: Options) -> Iterator[Finding]:
         f"NVML {f'did not start: {error}' if error else 'counts no GPU'}; "
         f"PCI lists {len(pci.gpus)} NVIDIA GPUs"
         + (f" (in a {container} container)" if container is not None else ""),
-        f"NVML starts and counts {len(ours)} GPUs",
+        f"NVML starts and counts {counted(ours)}",
         fix=Fix(text, command, Risk.NEEDS_ROOT, Owner.ADMIN),
         evidence=(Evidence("NVML", reason or error or ""),),
     )

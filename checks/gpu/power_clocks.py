@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import ids, setting, unanswered
-from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import by_value, counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Row, fail, ok, warn
@@ -48,7 +48,7 @@ def power_limit(facts: Facts, options: Options) -> Iterator[Finding]:
             ),
         )
     if not low:
-        yield ok(f"{len(known)} GPUs at their default power limit or above")
+        yield ok(f"{counted(known)} at their default power limit or above")
 
 
 def _expected(gpu: Gpu) -> int | None:
@@ -106,4 +106,4 @@ def locked_clocks(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=setting("Unlock the clocks", f"sudo nvidia-smi -i {ids(held)} -rgc"),
         )
     if not low and not held:
-        yield ok(f"no lowered clock setting on {len(known)} GPUs")
+        yield ok(f"no lowered clock setting on {counted(known)}")

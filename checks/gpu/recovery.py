@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import replace_gpu, reset, unanswered
-from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import by_value, counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, info, ok, warn
@@ -35,7 +35,7 @@ def recovery_action(facts: Facts, options: Options) -> Iterator[Finding]:
         return
     asked = [(g, a) for g, a in known if a != 0]
     if not asked:
-        yield ok(f"{len(known)} GPUs: recovery action none")
+        yield ok(f"{counted(known)}: recovery action none")
     for action, group in by_value(asked).items():
         name, text, command = RECOVERY_ACTIONS.get(
             action, (f"action {action}", "Ask the vendor what this recovery action of the driver means", None)
@@ -97,4 +97,4 @@ def memory_repair(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=reset(waiting),
         )
     if not broken and not waiting:
-        yield ok(f"{len(known)} GPUs: no memory repair waits")
+        yield ok(f"{counted(known)}: no memory repair waits")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import replace_gpu, reset, unanswered
-from fsdp_doctor.engine.devices import gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Row, fail, info, ok, warn
@@ -89,7 +89,7 @@ def row_remap(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if not failed and not pending and not many and not spent:
         rows = sum(g.remapped.correctable + g.remapped.uncorrectable for g in known if g.remapped is not None)
-        yield ok(f"{len(known)} GPUs: no remapping waits or failed ({rows} rows remapped in all)")
+        yield ok(f"{counted(known)}: no remapping waits or failed ({rows} rows remapped in all)")
 
 
 @check("GPU015", Row.NCCL, needs=(Gpus,), tags=("gpu", "hardware", "memory"))
@@ -133,4 +133,4 @@ def retired_pages(facts: Facts, options: Options) -> Iterator[Finding]:
             subject=gpu_subject(few),
         )
     if len(known) and not pending and not full and not many and not few:
-        yield ok(f"0 retired pages on {len(known)} GPUs")
+        yield ok(f"0 retired pages on {counted(known)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.gpu._fixes import unanswered
-from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import by_value, counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, info, ok, warn
@@ -85,7 +85,7 @@ def slowdown(facts: Facts, options: Options) -> Iterator[Finding]:
     if capped:
         yield info(f"{gpu_words(capped)} at the power cap, as under full load", subject=gpu_subject(capped))
     if not hard and not warm and not capped:
-        yield ok(f"no slowdown on {len(known)} GPUs")
+        yield ok(f"no slowdown on {counted(known)}")
 
 
 def margin(gpu: Gpu) -> int | None:
@@ -129,4 +129,4 @@ def temperature(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=COOLING,
         )
     if not near:
-        yield ok(f"at least {min(m for _, m in known)} C to the slowdown temperature on {len(known)} GPUs")
+        yield ok(f"at least {min(m for _, m in known)} C to the slowdown temperature on {counted(known)}")

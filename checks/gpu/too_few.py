@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.engine import job
+from fsdp_doctor.engine.devices import counted
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Row, fail, ok, skip, warn
@@ -34,13 +35,13 @@ def too_few_gpus(facts: Facts, options: Options) -> Iterator[Finding]:
     visible, has = _visible(facts, gpus, launch), len(gpus.present)
     planned = options.nproc if options.nproc is not None else (launch.nproc_per_node if launch else None)
     if planned is None and launch is not None and launch.nproc_spec in ("gpu", "auto"):
-        yield ok(f"the launcher starts one rank for each of {visible} GPUs")
+        yield ok(f"the launcher starts one rank for each of {counted(visible)}")
         return
     source = "--nproc" if options.nproc is not None else "the launch command"
     if planned is None:
         planned, source = scheduler.local_world_size if scheduler is not None else None, "LOCAL_WORLD_SIZE"
         if planned is None:
-            yield ok(f"{visible} GPUs visible; the number of ranks is not given")
+            yield ok(f"{counted(visible)} visible; the number of ranks is not given")
             return
         if scheduler is not None and (scheduler.local_rank or 0) < visible < planned and visible < has:
             yield skip(f"this rank sees {visible} of {has} GPUs; the other ranks may see theirs")
@@ -49,13 +50,12 @@ def too_few_gpus(facts: Facts, options: Options) -> Iterator[Finding]:
             yield skip(f"{scheduler.launcher} may give each of {planned} ranks its own GPU")
             return
     if planned <= visible:
-        yield ok(f"{planned} ranks, {visible} GPUs")
+        yield ok(f"{planned} ranks, {counted(visible)}")
         return
     hidden = visible < has
     say = warn if launch is not None and launch.launcher in ONE_STEP and options.nproc is None else fail
-    count = f"{visible} GPUs" if visible != 1 else "1 GPU"
     yield say(
-        f"{planned} ranks on this node ({source}) and {count}"
+        f"{planned} ranks on this node ({source}) and {counted(visible)}"
         + (f" of {has} left visible by {VARIABLE}" if hidden else ""),
         f"at most {visible} ranks, one per GPU",
         fix=Fix(

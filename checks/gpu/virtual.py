@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.engine.devices import gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, info, ok, skip, warn
@@ -34,7 +34,7 @@ def confidential(facts: Facts, options: Options) -> Iterator[Finding]:
     count = len(gpus.present) if gpus is not None else 0
     developer = " with developer tools allowed" if driver.conf_compute_devtools else ""
     yield warn(
-        f"confidential computing is on{developer}" + (f" for {count} GPUs" if count else ""),
+        f"confidential computing is on{developer}" + (f" for {counted(count)}" if count else ""),
         "off, or bandwidth planned for it",
         fix=Fix(
             "Measure with `fsdp-doctor probe`, and have the mode switched off if it is not required",

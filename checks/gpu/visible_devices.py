@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdp_doctor.engine.devices import counted
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, info, ok
@@ -28,7 +29,7 @@ def visible_devices(facts: Facts, options: Options) -> Iterator[Finding]:
     """
     gpus, value = facts[Gpus], facts[Environment].get(VARIABLE)
     if value is None:
-        yield ok(f"{VARIABLE} is not set: {len(gpus.present)} GPUs")
+        yield ok(f"{VARIABLE} is not set: {counted(gpus.present)}")
         return
     left = gpus.visible or ()
     entries = [e.strip() for e in value.split(",")]
@@ -37,7 +38,7 @@ def visible_devices(facts: Facts, options: Options) -> Iterator[Finding]:
     shown = f"{VARIABLE}={value[:120]}"
     if not wanted:
         yield fail(
-            f"{shown} hides all {len(gpus.present)} GPUs",
+            f"{shown} hides all {counted(gpus.present)}",
             "the GPUs of this job, or the variable not set",
             subject=subject,
             fix=UNSET,
@@ -55,14 +56,14 @@ def visible_devices(facts: Facts, options: Options) -> Iterator[Finding]:
     elif len(left) < len(wanted):
         first = wanted[len(left)]
         yield fail(
-            f"{shown}: {first} is no GPU of this machine ({len(gpus.devices)} GPUs: "
+            f"{shown}: {first} is no GPU of this machine ({counted(gpus.devices)}: "
             f"0 to {len(gpus.devices) - 1}); {len(left)} of {len(wanted)} entries count",
             "only GPUs that are there: the list ends at the first that is not",
             subject=subject,
             fix=UNSET,
         )
     elif len(left) < len(gpus.present):
-        yield ok(f"{shown}: {len(left)} of {len(gpus.present)} GPUs")
+        yield ok(f"{shown}: {len(left)} of {counted(gpus.present)}")
     elif list(left) != sorted(left):
         yield info(
             f"{shown} changes the order of the GPUs",
@@ -70,4 +71,4 @@ def visible_devices(facts: Facts, options: Options) -> Iterator[Finding]:
             subject=subject,
         )
     else:
-        yield ok(f"{shown}: all {len(left)} GPUs")
+        yield ok(f"{shown}: all {counted(left)}")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.link._common import ONE_GPU, fabric_hcas
-from fsdp_doctor.engine.devices import MACHINE_USES, at_address, gpu_subject, gpu_words, virtual_machine
+from fsdp_doctor.engine.devices import (
+    MACHINE_USES,
+    at_address,
+    counted,
+    gpu_subject,
+    gpu_words,
+    virtual_machine,
+)
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, info, ok, skip, warn
@@ -113,7 +120,7 @@ def gpu_adapter_distance(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip(UNLINKED)
         return
     if len(adapters) < 2:
-        yield ok(f"one adapter for {len(gpus)} GPUs")
+        yield ok(f"one adapter for {counted(gpus)}")
         return
     far: list[Gpu] = []
     unknown: list[Gpu] = []
@@ -139,4 +146,4 @@ def gpu_adapter_distance(facts: Facts, options: Options) -> Iterator[Finding]:
     if unknown:
         yield info(f"{gpu_words(unknown)}: distance to the adapters unknown", subject=gpu_subject(unknown))
     if not far and not unknown:
-        yield ok(f"each of {len(gpus)} GPUs has one of {len(adapters)} adapters on its socket")
+        yield ok(f"each of {counted(gpus)} has one of {len(adapters)} adapters on its socket")

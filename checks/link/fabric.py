@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.link._common import fabric_waits, unanswered
-from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words
+from fsdp_doctor.checks.link._common import fabric_waits, meshed, unanswered
+from fsdp_doctor.engine.devices import by_value, counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import (
@@ -87,6 +87,8 @@ def fabric_state(facts: Facts, options: Options) -> Iterator[Finding]:
             yield skip(
                 "the fabric is not supported here: no NVSwitch is passed to this machine or none is built in"
             )
+        elif not meshed(gpus):
+            yield skip("these GPUs have no NVLink fabric")
         else:
             yield unanswered(gpus, INFO, "the state of the NVLink fabric")
         return
@@ -128,7 +130,7 @@ def fabric_state(facts: Facts, options: Options) -> Iterator[Finding]:
             ),
         )
     if not waiting and not coming and not failed:
-        yield ok(f"fabric state completed on {len(joined)} GPUs")
+        yield ok(f"fabric state completed on {counted(joined)}")
 
 
 @check("LNK005", Row.NCCL, needs=(Gpus,), tags=("nvlink", "fabric", "hardware"))
@@ -144,7 +146,12 @@ def fabric_health(facts: Facts, options: Options) -> Iterator[Finding]:
     gpus = facts[Gpus].present
     known = [(g, g.fabric) for g in gpus if g.fabric is not None and g.fabric.state == FABRIC_COMPLETED]
     if not known:
-        yield unanswered(gpus, INFO, "the health of the NVLink fabric")
+        states = any(g.fabric is not None for g in gpus)
+        yield (
+            skip("no GPU is in a fabric that is set up")
+            if states or not meshed(gpus)
+            else unanswered(gpus, INFO, "the health of the NVLink fabric")
+        )
         return
     faulty = False
     seen = by_value((g, (health_faults(f.health_mask), f.health_summary)) for g, f in known)
@@ -171,7 +178,7 @@ def fabric_health(facts: Facts, options: Options) -> Iterator[Finding]:
             evidence=tuple(Evidence(INFO, f"health mask {f.health_mask:#x}") for g, f in known if g in group),
         )
     if not faulty:
-        yield ok(f"no fault in the fabric health of {len(known)} GPUs")
+        yield ok(f"no fault in the fabric health of {counted(known)}")
 
 
 @check("LNK006", Row.START, needs=(Pci, Host), uses=(Gpus,), tags=("nvlink", "fabric"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.engine import job
-from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words
+from fsdp_doctor.engine.devices import by_value, counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, fail, ok, skip, warn
@@ -50,7 +50,7 @@ def imex(facts: Facts, options: Options) -> Iterator[Finding]:
         several = job.multi_node(facts, options)
         say = fail if several else warn
         yield say(
-            f"no IMEX channel in /dev/nvidia-caps-imex-channels for {len(inside)} GPUs of an NVLink domain",
+            f"no IMEX channel in /dev/nvidia-caps-imex-channels for {counted(inside)} of an NVLink domain",
             "/dev/nvidia-caps-imex-channels/channel0",
             subject=Subject(path="/dev/nvidia-caps-imex-channels/channel0"),
             fix=Fix(
@@ -62,4 +62,4 @@ def imex(facts: Facts, options: Options) -> Iterator[Finding]:
             ),
         )
     elif len(cliques) == 1:
-        yield ok(f"{len(inside)} GPUs in one clique, {len(channels)} IMEX channels")
+        yield ok(f"{counted(inside)} in one clique, {len(channels)} IMEX channels")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fsdp_doctor.checks.link._common import ONE_GPU, active_links, unanswered
-from fsdp_doctor.engine.devices import MACHINE_USES, by_value, gpu_subject, gpu_words, virtual_machine
+from fsdp_doctor.engine.devices import (
+    MACHINE_USES,
+    by_value,
+    counted,
+    gpu_subject,
+    gpu_words,
+    virtual_machine,
+)
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, info, ok, skip, warn
@@ -60,7 +67,7 @@ def inactive(facts: Facts, options: Options) -> Iterator[Finding]:
         if silent:
             yield unanswered(silent, STATE, "the state of the NVLinks", "bare metal")
         else:
-            yield ok(f"{len(gpus)} GPUs without NVLink")
+            yield ok(f"{counted(gpus)} without NVLink")
         return
     bad: list[tuple[Gpu, tuple[int, int]]] = []
     for group in by_value((g, g.name) for g in known).values():
@@ -82,7 +89,7 @@ def inactive(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if not bad:
         counts = sorted({active_links(g) for g in known})
-        yield ok(f"{len(known)} GPUs, {', '.join(map(str, counts))} NVLinks active on each")
+        yield ok(f"{counted(known)}, {', '.join(map(str, counts))} NVLinks active on each")
 
 
 @check("LNK002", Row.SLOW, needs=(Gpus,), tags=("nvlink", "hardware"))
@@ -102,7 +109,7 @@ def link_speed(facts: Facts, options: Options) -> Iterator[Finding]:
         if any((p := product(g.name)) is not None and p.links for g in gpus):
             yield unanswered(gpus, SPEED, "the speed of the NVLinks")
         else:
-            yield ok(f"{len(gpus)} GPUs without NVLink")
+            yield ok(f"{counted(gpus)} without NVLink")
         return
     faulty = False
     for name, group in by_value((g, g.name) for g, _ in known).items():
@@ -138,7 +145,7 @@ def link_speed(facts: Facts, options: Options) -> Iterator[Finding]:
                 fix=REPAIR,
             )
     if not faulty:
-        yield ok(f"{len(known)} GPUs, {', '.join(sorted({str(s) for _, s in known}))} MB/s per NVLink")
+        yield ok(f"{counted(known)}, {', '.join(sorted({str(s) for _, s in known}))} MB/s per NVLink")
 
 
 def _total(gpu: Gpu, *names: str) -> int:
@@ -164,7 +171,7 @@ def link_errors(facts: Facts, options: Options) -> Iterator[Finding]:
         elif any((p := product(g.name)) is not None and p.links for g in gpus):
             yield unanswered(gpus, "nvmlDeviceGetNvLinkErrorCounter", "the NVLink error count")
         else:
-            yield ok(f"{len(gpus)} GPUs without NVLink")
+            yield ok(f"{counted(gpus)} without NVLink")
         return
     some = 0
     for g in known:
@@ -190,4 +197,4 @@ def link_errors(facts: Facts, options: Options) -> Iterator[Finding]:
         else:
             yield info(f"{found}: too few to matter", subject=gpu_subject([g]))
     if not some:
-        yield ok(f"no NVLink errors on {len(known)} GPUs")
+        yield ok(f"no NVLink errors on {counted(known)}")

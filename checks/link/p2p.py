@@ -13,7 +13,7 @@ from fsdp_doctor.checks.link._common import (
     serving,
     unanswered,
 )
-from fsdp_doctor.engine.devices import MACHINE_USES, gpu_subject, virtual_machine
+from fsdp_doctor.engine.devices import MACHINE_USES, counted, gpu_subject, virtual_machine
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, info, ok, skip, warn
@@ -114,7 +114,7 @@ def p2p_status(facts: Facts, options: Options) -> Iterator[Finding]:
             evidence=(Evidence(STATUS, f"status {status} for {len(pairs)} pairs"),),
         )
     if not bad:
-        yield ok(f"P2P OK between all {len(present)} GPUs")
+        yield ok(f"P2P OK between all {counted(present)}")
 
 
 @check("LNK015", Row.SLOW, needs=(Gpus,), tags=("p2p", "topology"))
@@ -133,7 +133,7 @@ def topology(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip(ONE_GPU)
         return
     if linked(gpus):
-        yield ok(f"{len(present)} GPUs linked by NVLink")
+        yield ok(f"{counted(present)} linked by NVLink")
         return
     known = {
         (min(g.index, p), max(g.index, p)): level for g in present for p, level in g.common_ancestor.items()

@@ -9,6 +9,7 @@ from fsdp_doctor.engine.devices import (
     MACHINE_USES,
     at_address,
     by_value,
+    counted,
     gpu_subject,
     gpu_words,
     virtual_machine,
@@ -60,7 +61,7 @@ def width(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if not narrow:
         widths = sorted({g.pcie_width or 0 for g in known})
-        yield ok(f"{len(known)} GPUs at x{', x'.join(map(str, widths))}, the most that GPU and slot allow")
+        yield ok(f"{counted(known)} at x{', x'.join(map(str, widths))}, the most that GPU and slot allow")
 
 
 def _switch_links(pci: Pci, gpus: tuple[Gpu, ...], named: set[int]) -> Iterator[Finding]:
@@ -139,5 +140,5 @@ def generation(facts: Facts, options: Options) -> Iterator[Finding]:
     if not busy and not capped:
         idle = len(slow)
         yield ok(
-            f"{len(known)} GPUs: " + (f"{idle} idle at a lower generation" if idle else "the full generation")
+            f"{counted(known)}: " + (f"{idle} idle at a lower generation" if idle else "the full generation")
         )

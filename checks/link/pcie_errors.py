@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.link._common import RESEAT, unanswered
-from fsdp_doctor.engine.devices import at_address, gpu_subject
+from fsdp_doctor.engine.devices import at_address, counted, gpu_subject
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Row, Subject, fail, ok, skip, warn
@@ -43,7 +43,7 @@ def replays(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=RESEAT,
         )
     else:
-        yield ok(f"at most {max(n for _, n in known)} PCIe replays on {len(known)} GPUs")
+        yield ok(f"at most {max(n for _, n in known)} PCIe replays on {counted(known)}")
 
 
 @check("LNK018", Row.NCCL, needs=(Pci,), uses=(Gpus,), tags=("pcie", "hardware"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.link._common import linked, meshed
-from fsdp_doctor.engine.devices import MACHINE_USES, virtual_machine
+from fsdp_doctor.engine.devices import MACHINE_USES, counted, virtual_machine
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Row, Subject, info, ok, skip, warn
@@ -58,10 +58,10 @@ def hidden_topology(facts: Facts, options: Options) -> Iterator[Finding]:
         return
     adapters = len(rdma.hcas) if rdma is not None else 0
     if not adapters and linked(facts[Gpus]):
-        yield info(f"{TOPOLOGY} is not set; {len(gpus)} GPUs with NVLink and no adapter need none")
+        yield info(f"{TOPOLOGY} is not set; {counted(gpus)} with NVLink and no adapter need none")
         return
     yield warn(
-        f"a virtual machine with {len(gpus)} GPUs and {adapters} RDMA adapters, and {TOPOLOGY} is not set",
+        f"a virtual machine with {counted(gpus)} and {adapters} RDMA adapters, and {TOPOLOGY} is not set",
         f"{TOPOLOGY} names the vendor's file for this machine type",
         subject=Subject(variable=TOPOLOGY),
         fix=Fix(f"Set {TOPOLOGY} to the vendor's topology file for this machine type", owner=Owner.YOU),
@@ -91,7 +91,7 @@ def nvls(facts: Facts, options: Options) -> Iterator[Finding]:
     off = value is not None and value.strip() == "0"
     if capable and off:
         yield info(
-            f"{NVLS}=0 on {len(present)} GPUs with NVSwitch",
+            f"{NVLS}=0 on {counted(present)} with NVSwitch",
             expected="the variable not set: NCCL uses NVLS where it helps",
             subject=subject,
             fix=Fix("Unset it, unless a known fault of this NCCL version needs it", f"unset {NVLS}"),
@@ -99,6 +99,6 @@ def nvls(facts: Facts, options: Options) -> Iterator[Finding]:
     elif not capable and value is not None and not off and value.strip() != "2":
         yield info(f"{NVLS}={value[:40]}, but these GPUs have no usable NVLS", subject=subject)
     elif capable:
-        yield ok(f"NVLS can be used by {len(present)} GPUs")
+        yield ok(f"NVLS can be used by {counted(present)}")
     else:
         yield ok("these GPUs have no NVLS, and nothing asks for it")

@@ -28,6 +28,12 @@ def gpu_words(gpus: Sequence[Gpu]) -> str:
     return f"GPU{'s' if len(gpus) != 1 else ''} {', '.join(str(g.index) for g in gpus)}"
 
 
+def counted(items: int | Sequence[object]) -> str:
+    """Such as "1 GPU" or "8 GPUs"."""
+    number = items if isinstance(items, int) else len(items)
+    return f"{number} GPU{'s' if number != 1 else ''}"
+
+
 def gpu_subject(gpus: Sequence[Gpu]) -> Subject:
     """The subject of a finding about these GPUs; the PCI address too where it is a single one."""
     if len(gpus) == 1:
