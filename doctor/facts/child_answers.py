@@ -1,10 +1,15 @@
-"""Lines of the NVML and the torch child as nvml.json and stack.json; one that hung still answers in part."""
+"""Lines of the NVML and the torch child as nvml.json and stack.json.
+
+Whatever happened to the child, what it had answered by then is kept, and the call that it died in is named.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from fsdp_doctor.facts.asked import lines
+from fsdp_doctor.facts.nvml_answers import error_of
 from fsdp_doctor.facts.source import Json
 from fsdp_doctor.process import Outcome
 from fsdp_doctor.subjects.fact import Known, Unknown
@@ -13,28 +18,43 @@ INIT = "nvmlInit"
 COUNT = "nvmlDeviceGetCount"
 HANDLE = "nvmlDeviceGetHandleByIndex"
 DEVICE_LIMIT = 1024
+NO_ANSWER, NOT_IN_TIME, CRASHED = "NoAnswer", "NotInTime", "Crashed"
+"""Errors that are not NVML's own. The first: a call hung. The others say no more than that the child was
+ended, or died, while it waited for the call: a driver without persistence mode may just be slow."""
+HUNG_SECONDS = 30.0
+"""More than the driver needs to wake eight GPUs."""
+IMPORT = "import torch"
+FRAME = re.compile(r'^ {2}File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+"""A line of faulthandler, the innermost first."""
+OLD_PYTHON = (b"SyntaxError", b"importlib.metadata")
+"""What an interpreter before 3.8 says of the torch child."""
 
 
 def nvml_answers(outcome: Outcome) -> Known[Mapping[str, Json]] | Unknown:
-    """Answers by function and GPU. A call that never came back is an error of its function alone."""
-    no_answer: Json = {"error": "Timeout" if outcome.timed_out else "Unknown"}
+    """Answers by function and GPU; `{"error": NAME, "reason": TEXT}` where NVML did not start.
+
+    A call that never came back is an error of its function alone.
+    """
+    no_answer: Json = {"error": _unanswered(outcome)}
     asked: dict[int | None, dict[str, Json]] = {}
-    unanswered: set[tuple[int | None, str]] = set()
     for part in lines(outcome):
         if not isinstance(part, list) or not 2 <= len(part) <= 3:
             continue
         device, function = part[0], part[1]
-        if not isinstance(device, (int, type(None))) or not isinstance(function, str):
-            continue
-        (unanswered.add if len(part) == 2 else unanswered.discard)((device, function))
-        asked.setdefault(device, {})[function] = part[2] if len(part) == 3 else no_answer
+        if isinstance(device, (int, type(None))) and isinstance(function, str):
+            asked.setdefault(device, {})[function] = part[2] if len(part) == 3 else no_answer
     system = asked.pop(None, {})
-    broken = _error(system.get("import"))
-    if broken is not None:
-        return Unknown(f"the NVML binding could not be loaded: {broken}", "pip install nvidia-ml-py")
-    if INIT not in system or (None, INIT) in unanswered:
-        return Unknown(f"NVML: {outcome.problem or 'no answer'}", "see the kernel log for a GPU that hangs")
-    error = _error(system.pop(INIT))
+    broken = system.get("import")
+    if isinstance(broken, Mapping):
+        return Unknown(f"the NVML binding cannot be used: {broken.get('error')}", "pip install nvidia-ml-py")
+    problem = outcome.problem or "it ended without an answer"
+    if not system:
+        return Unknown(f"the program that asks NVML: {problem}")
+    error = error_of(system.pop(INIT, no_answer))
+    if error == NOT_IN_TIME:
+        return Unknown(f"NVML did not start in time: {problem}", "allow more time with --deadline")
+    if error in (NO_ANSWER, CRASHED):
+        return Known({"error": error, "reason": f"{INIT}: {problem}"}, "NVML")
     if error is not None:
         return Known({"error": error}, "NVML")
     count = system.get(COUNT)
@@ -44,18 +64,26 @@ def nvml_answers(outcome: Outcome) -> Known[Mapping[str, Json]] | Unknown:
     return Known({"system": system, "devices": devices}, "NVML")
 
 
+def _unanswered(outcome: Outcome) -> str:
+    """What a call that has no answer means by how its child ended."""
+    if outcome.abandoned or (outcome.timed_out and outcome.seconds >= HUNG_SECONDS):
+        return NO_ANSWER
+    return NOT_IN_TIME if outcome.timed_out else CRASHED
+
+
 def _device(answers: dict[str, Json], no_answer: Json) -> Json:
-    error = _error(answers.pop(HANDLE, no_answer))
+    handle = answers.pop(HANDLE, no_answer)
+    error = error_of(handle)
+    if error in (NOT_IN_TIME, CRASHED):
+        return {HANDLE: handle}
     return answers if error is None else {"error": error}
 
 
-def _error(answer: Json) -> str | None:
-    error = answer.get("error") if isinstance(answer, Mapping) and len(answer) == 1 else None
-    return error if isinstance(error, str) else None
-
-
 def stack_answers(outcome: Outcome, python: str) -> Known[Mapping[str, Json]] | Unknown:
-    """The parts of stack.json. A step that hung or crashed is the error of what it was to answer."""
+    """The parts of stack.json. A step that hung or crashed is the error of what it was to answer.
+
+    Unknown where `python` is no interpreter that can describe itself.
+    """
     found: dict[str, Json] = {}
     torch: dict[str, Json] | None = None
     step = "start"
@@ -67,15 +95,27 @@ def stack_answers(outcome: Outcome, python: str) -> Known[Mapping[str, Json]] | 
         if isinstance(told, dict):
             torch = (torch or {}) | told
         found |= part
-    problem = outcome.problem
-    if not found:
-        return Unknown(f"{python} gave no answer ({step}): {problem or 'it printed nothing'}")
-    found["torch"] = torch
-    if problem is not None:
-        where = f"{step}: {problem}"
-        found["error"] = where
-        if torch is None and step == "import torch":
-            found["torch"] = {"error": where}
-        elif torch is not None and not {"cuda_available", "error"} & torch.keys():
-            found["torch"] = torch | {"cuda_error": where}
-    return Known(found, python)
+    if not isinstance(found.get("python"), str):
+        return Unknown(_no_python(outcome, python), "name a Python from 3.8 on with --python")
+    if outcome.problem is not None:
+        where = f"{outcome.problem}{_place(outcome)}"
+        if torch is None:
+            torch = {"error": where if step == IMPORT else f"{step}: {where}"}
+        elif not {"cuda_available", "error"} & torch.keys():
+            torch["cuda_error"] = f"{step}: {where}"
+    return Known({**found, "torch": torch}, python)
+
+
+def _place(outcome: Outcome) -> str:
+    """The innermost line of Python that a child was in when it was ended, if it could say so."""
+    frame = FRAME.search(outcome.stderr.decode("utf-8", "replace"))
+    return f" in {frame.group(1)}, line {frame.group(2)} ({frame.group(3)})" if frame else ""
+
+
+def _no_python(outcome: Outcome, python: str) -> str:
+    """Why an interpreter gave no description of itself."""
+    if outcome.error is not None:
+        return f"{python} cannot be run: {outcome.error}"
+    if any(sign in outcome.stderr for sign in OLD_PYTHON):
+        return f"{python} is older than Python 3.8"
+    return f"{python} is no working Python: {outcome.problem or 'it printed no answer'}"

@@ -2,7 +2,7 @@
 
 Prints one JSON list per line: `[device, function]` before a call and `[device, function, answer]` after it,
 device being null for the system. So whoever reads along knows at any moment what was answered, and which
-call never came back.
+call was made last. A call that hangs gets the answer `{"error": "NoAnswer"}`, and the others are not held up.
 """
 
 from __future__ import annotations
@@ -13,19 +13,35 @@ import os
 import resource
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-WRITING = threading.Lock()
+if TYPE_CHECKING:
+    from fsdp_doctor.facts.children.nvml_device import Device
+
+HUNG_ALONE, HUNG_ALL = 6.0, 20.0
+"""Seconds without any progress, where other GPUs have answered everything, and where none has: waking GPUs
+without persistence mode takes seconds each, one after the other."""
 
 
-def report(device: int | None, function: str, *answer: object) -> None:
-    """Write one line, at once and whole."""
-    data = (json.dumps((device, function, *answer), separators=(",", ":")) + "\n").encode()
-    with WRITING:
-        while data:
-            data = data[os.write(1, data) :]
+class Lines:
+    """Standard output, each line written at once and whole."""
+
+    def __init__(self) -> None:
+        self._writing = threading.Lock()
+        self.last = time.monotonic()
+
+    def __call__(self, device: int | None, function: str, *answer: object) -> None:
+        """Write one line."""
+        data = (json.dumps((device, function, *answer), separators=(",", ":")) + "\n").encode()
+        with self._writing:
+            self.last = time.monotonic()
+            while data:
+                data = data[os.write(1, data) :]
 
 
 def binding(path: str | None) -> ModuleType:
@@ -41,12 +57,24 @@ def binding(path: str | None) -> ModuleType:
     return module
 
 
+def wait(devices: Mapping[int, Device], report: Lines) -> None:
+    """Until every GPU has answered, or those that have not hang; these are reported."""
+    while running := [d for d in devices.values() if d.is_alive()]:
+        running[0].join(0.05)
+        limit = HUNG_ALONE if len(running) < len(devices) else HUNG_ALL
+        if time.monotonic() - report.last > limit:
+            for device in running:
+                report(device.index, device.asking, {"error": "NoAnswer"})
+            return
+
+
 def main(arguments: list[str]) -> None:
     """Print all answers."""
     from fsdp_doctor.facts.children.nvml_calls import Nvml, attempt, failed
     from fsdp_doctor.facts.children.nvml_device import Device
     from fsdp_doctor.facts.children.nvml_questions import COUNT, SYSTEM
 
+    report = Lines()
     path = arguments[1] if arguments[:1] == ["--pynvml"] else None
     try:
         nvml = Nvml(binding(path))
@@ -66,8 +94,7 @@ def main(arguments: list[str]) -> None:
         devices[index] = Device(nvml, report, index, devices)
     for device in tuple(devices.values()):
         device.start()
-    for device in tuple(devices.values()):
-        device.join()
+    wait(devices, report)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -25,8 +26,8 @@ from fsdp_doctor.facts.source import Json
 
 Report = Callable[..., None]
 Question = tuple[str, Call]
-PEER_SECONDS = 3.0
-"""How long a GPU waits for the handle of another before it leaves that pair out."""
+PEER_SECONDS = 1.5
+"""How long a GPU waits for the handles of the others before it leaves those pairs out."""
 
 
 class Device(threading.Thread):
@@ -37,6 +38,8 @@ class Device(threading.Thread):
         self.nvml, self.report, self.index, self.peers = nvml, report, index, peers
         self.handle: object = None
         self.handle_known = threading.Event()
+        self.asking = HANDLE
+        self.until: float | None = None
 
     def run(self) -> None:
         """Ask everything about this GPU, what is quick and certain first."""
@@ -50,6 +53,7 @@ class Device(threading.Thread):
             self.handle_known.set()
         self.report(self.index, HANDLE, True)
         for function, call in self._questions():
+            self.asking = function
             self.report(self.index, function)
             self.report(self.index, function, attempt(call))
 
@@ -129,9 +133,12 @@ class Device(threading.Thread):
 
     def _pairs(self, function: str, arguments: tuple[tuple[int, ...], ...]) -> Json:
         """A function of two GPUs, for every other GPU that has a handle."""
+        if self.until is None:
+            self.until = time.monotonic() + PEER_SECONDS
         found: dict[str, Json] = {}
         for index, peer in self.peers.items():
-            if index == self.index or not peer.handle_known.wait(PEER_SECONDS) or peer.handle is None:
+            known = peer.handle_known.wait(max(0.0, self.until - time.monotonic()))
+            if index == self.index or not known or peer.handle is None:
                 continue
             for a in arguments:
                 found[key((index, *a))] = attempt(
