@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fsdp_doctor.engine.devices import RESTRICTION_USES, address, counted, gpu_subject, gpu_words, restriction
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Confidence, Evidence, Finding, Fix, Owner, Risk, Row, Subject, fail, ok
+from fsdp_doctor.findings import Confidence, Evidence, Finding, Fix, Owner, Risk, Row, Subject, fail, ok, warn
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Driver, Gpus
+from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.pci import Pci
 from fsdp_doctor.tables.xid import FALLEN_OFF
@@ -22,7 +24,14 @@ REBOOT = Fix(
     Risk.DISRUPTIVE,
     Owner.HARDWARE,
 )
+NODE = re.compile(r"/dev/nvidia\d+\Z")
 SIGN = f"Xid {FALLEN_OFF}"
+
+
+def _nodes(facts: Facts) -> int:
+    """Device nodes of GPUs that this process has: the node of a lost GPU stays."""
+    host = facts.find(Host)
+    return sum(1 for n in host.device_nodes if NODE.match(n)) if host is not None else 0
 
 
 def _promised(facts: Facts) -> int:
@@ -65,7 +74,8 @@ def lost_gpus(facts: Facts, options: Options) -> Iterator[Finding]:
     seen = {address(g.bdf) for g in gpus.devices}
     unnamed = sum(1 for g in gpus.devices if g.bdf is None)
     gone = [d for d in listed if address(d.bdf) not in seen]
-    if len(gone) <= unnamed:
+    counted_by_nvml = max(len(gpus.devices), gpus.count or 0)
+    if len(gone) <= unnamed or counted_by_nvml >= len(listed):
         if not dead:
             yield ok(f"{counted(gpus.devices)} answer")
         return
@@ -81,11 +91,14 @@ def lost_gpus(facts: Facts, options: Options) -> Iterator[Finding]:
             )
         return
     missing = fell if why_fewer is not None else gone
-    words = ", ".join(d.bdf for d in missing)
+    words = "" if unnamed else "; missing: " + ", ".join(d.bdf for d in missing)
     registered = driver is not None and all(d.bdf in driver.proc_gpus for d in missing)
-    yield fail(
-        f"NVML counts {len(gpus.devices)} of {counted(listed)} that PCI lists; missing: {words}"
-        + (f"; the kernel log says {SIGN}, GPU has fallen off the bus" if fell else ""),
+    theirs = why_fewer is not None and _nodes(facts) <= len(gpus.devices)
+    say = warn if theirs else fail
+    yield say(
+        f"NVML counts {len(gpus.devices)} of {counted(listed)} that PCI lists{words}"
+        + (f"; the kernel log says {SIGN}, GPU has fallen off the bus" if fell else "")
+        + (f" ({why_fewer} may not have had it)" if theirs else ""),
         f"{counted(listed)}",
         subject=Subject(device=missing[0].bdf),
         fix=REBOOT,

@@ -32,6 +32,7 @@ from fsdp_doctor.tables.xid import (
     NEWEST,
     RECOVERY_ACTION_CHANGED,
     ROW_REMAPPED,
+    WORTH_A_WARNING,
     XIDS,
     Kind,
 )
@@ -161,7 +162,7 @@ def other_xid(facts: Facts, options: Options) -> Iterator[Finding]:
             yield info(f"{finding.found}: a GPU that this process is not given", subject=finding.subject)
         elif number == RECOVERY_ACTION_CHANGED:
             yield from _recovery_changed(gpus, xids, finding)
-        elif kind is Kind.INFORMATION and number != ROW_REMAPPED:
+        elif kind is Kind.INFORMATION and number not in (ROW_REMAPPED, *WORTH_A_WARNING):
             yield info(finding.found, subject=finding.subject, fix=finding.fix)
         elif number == ROW_REMAPPED and _remap_known(gpus, xids):
             yield info(

@@ -32,7 +32,9 @@ def imex(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok("the GPUs belong to no multi-node NVLink domain")
         return
     cliques = by_value(
-        (g, (g.fabric.cluster_uuid, g.fabric.clique_id)) for g in inside if g.fabric is not None
+        (g, (g.fabric.cluster_uuid, g.fabric.clique_id))
+        for g in inside
+        if g.fabric is not None and g.fabric.clique_id is not None
     )
     if len(cliques) > 1:
         odd = min(cliques.values(), key=len)
@@ -61,5 +63,5 @@ def imex(facts: Facts, options: Options) -> Iterator[Finding]:
                 Owner.ADMIN,
             ),
         )
-    elif len(cliques) == 1:
+    elif len(cliques) < 2:
         yield ok(f"{counted(inside)} in one clique, {len(channels)} IMEX channels")

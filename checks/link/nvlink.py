@@ -73,7 +73,8 @@ def inactive(facts: Facts, options: Options) -> Iterator[Finding]:
     for group in by_value((g, g.name) for g in known).values():
         for g in group:
             wanted = _expected(g, group, guest)
-            if active_links(g) < wanted:
+            # A link that NVML was not asked about is not down.
+            if _down(g) and active_links(g) < wanted:
                 bad.append((g, (active_links(g), wanted)))
     for (active, wanted), group in by_value(bad).items():
         down = "; ".join(f"GPU {g.index}: {', '.join(map(str, _down(g)))}" for g in group if _down(g))

@@ -40,8 +40,18 @@ def width(facts: Facts, options: Options) -> Iterator[Finding]:
     """
     gpus, pci, guest = facts[Gpus].present, facts.find(Pci), virtual_machine(facts)
     known = [g for g in gpus if g.pcie_width and g.pcie_width_max]
-    narrow = [(g, (g.pcie_width or 0, g.pcie_width_max or 0)) for g in known]
-    narrow = [(g, (now, top)) for g, (now, top) in narrow if now < top]
+    slots = {g.index: slot for g in known if not guest and (slot := _slot(pci, g)) is not None}
+    widths = [(g, (g.pcie_width or 0, g.pcie_width_max or 0)) for g in known]
+    below = [(g, (now, top)) for g, (now, top) in widths if now < top]
+    narrow = [(g, (now, top)) for g, (now, top) in below if now < slots.get(g.index, top)]
+    placed = [g for g, (now, _) in below if now >= slots.get(g.index, now + 1)]
+    if placed:
+        lanes = sorted({slots[g.index] for g in placed})
+        yield info(
+            f"{gpu_words(placed)} in a slot of x{', x'.join(map(str, lanes))} lanes",
+            expected="the slot, not a fault, is the limit",
+            subject=gpu_subject(placed),
+        )
     if pci is not None and not guest:
         named = {g.index for g, _ in narrow}
         yield from _switch_links(pci, gpus, named)
@@ -59,9 +69,16 @@ def width(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=RESEAT,
             evidence=(Evidence(WIDTH, f"{now}, maximum {top}"),),
         )
-    if not narrow:
-        widths = sorted({g.pcie_width or 0 for g in known})
-        yield ok(f"{counted(known)} at x{', x'.join(map(str, widths))}, the most that GPU and slot allow")
+    if not narrow and not placed:
+        seen = sorted({now for _, (now, _) in widths})
+        yield ok(f"{counted(known)} at x{', x'.join(map(str, seen))}, the most that GPU and slot allow")
+
+
+def _slot(pci: Pci | None, gpu: Gpu) -> int | None:
+    """Lanes of the port that the GPU is plugged into; NVML's maximum does not always know them."""
+    device = next((d for d in pci.gpus if at_address([gpu], d.bdf)), None) if pci is not None else None
+    port = pci.get(device.parents[0]) if pci is not None and device is not None and device.parents else None
+    return port.width_max if port is not None and port.width_max else None
 
 
 def _switch_links(pci: Pci, gpus: tuple[Gpu, ...], named: set[int]) -> Iterator[Finding]:

@@ -164,6 +164,8 @@ XIDS: Mapping[int, XidMeaning] = {x.number: x for x in (*_hardware(), *_applicat
 FALLEN_OFF = 79
 ROW_REMAPPED = 63
 RECOVERY_ACTION_CHANGED = 154
+WORTH_A_WARNING = frozenset((92, 121, 160, 164))
+"""Handled by the driver, but signs of wear or of a weak link."""
 
 SXID_INFORMATION = frozenset(
     (
