@@ -61,7 +61,14 @@ def uncorrected(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=reset(bad, "Reset the GPU and run `dcgmi diag -r 3`; have it replaced if errors come back"),
             evidence=(Evidence(TOTAL, f"uncorrected, volatile: {counts}"),),
         )
-    if not struck:
+    past = [g for g in known if g not in struck and g.ecc.get(("uncorrected", "aggregate"))]
+    if past:
+        counts = ", ".join(str(g.ecc["uncorrected", "aggregate"]) for g in past)
+        yield info(
+            f"{gpu_words(past)}: {counts} uncorrected ECC errors in its life, none since the driver loaded",
+            subject=gpu_subject(past),
+        )
+    if not struck and not past:
         yield ok(f"0 uncorrected ECC errors on {counted(known)}")
 
 
