@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from fsdp_doctor.facts.cgroup import cgroup
+from fsdp_doctor.facts.code_version import code_version
 from fsdp_doctor.facts.containment import container, hypervisor
 from fsdp_doctor.facts.parse import chosen, fields, integer, number_list, real
 from fsdp_doctor.facts.processes import processes, shm_segments
@@ -83,6 +84,8 @@ def host(source: Source) -> Known[Host] | Unknown:
         systemd_units=dict(source.units()),
         allowed_cpus=allowed,
         huge_page_size=memory.get("Hugepagesize"),
+        ipc_namespace=source.readlink("/proc/self/ns/ipc"),
+        code_version=code_version(source, _env(source).get("PWD")),
     )
     return Known(value, "/proc and /sys")
 

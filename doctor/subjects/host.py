@@ -106,3 +106,7 @@ class Host:
     """The processors of Cpus_allowed_list by number."""
     huge_page_size: int | None = None
     """Bytes of one page that `huge_pages_total` counts (Hugepagesize)."""
+    ipc_namespace: str | None = None
+    """The link /proc/self/ns/ipc, such as ipc:[4026531839]."""
+    code_version: str | None = None
+    """Commit of the git checkout that holds the working folder."""
