@@ -1,0 +1,1 @@
+"""Checks of the ranks of one job against each other."""
