@@ -10,7 +10,9 @@ from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.stack import Stack
 
 JUDGED = re.compile(
-    r"(libnccl|libcudart|libcublas|libcublasLt|libcudnn|libnvJitLink|libcusparse|libnvshmem_host)[-_\w]*\.so"
+    r"(libnccl|libcudart|libcublas|libcublasLt|libcudnn|libnvJitLink|libcusparse|libnvshmem_host)"
+    # libcudnn_ops is cuDNN too and libcudart-9335f6a2 the runtime, but libnccl-net is a plug-in.
+    r"(?:(?<=libcudnn)_\w+|(?<=libcudart)-\w+)?\.so"
 )
 """Libraries of which torch brings its own and a second copy does harm."""
 PACKAGES = ("/site-packages/", "/dist-packages/")

@@ -22,7 +22,7 @@ from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.tables import cuda_drivers
 from fsdp_doctor.tables.cuda_drivers import FLOORS, Fit, newest_cuda, toolkit_driver
 from fsdp_doctor.tables.torch_releases import first_release_for
-from fsdp_doctor.tables.versions import Version, show
+from fsdp_doctor.tables.versions import show
 
 
 def _unjudged(facts: Facts) -> Finding:
@@ -62,8 +62,8 @@ def driver_too_old(facts: Facts, options: Options) -> Iterator[Finding]:
         return
     said = (torch.cuda_error or "") if torch is not None else ""
     yield fail(
-        f"driver {verdict.text} is too old for torch {version}, which is built for CUDA {cuda}"
-        + _own_cuda(verdict.driver, facts[Driver].cuda_version),
+        f"{_named(facts[Driver], verdict)} is too old for torch {version}, which is built for CUDA {cuda}"
+        + _own_cuda(verdict, facts[Driver].cuda_version),
         f"driver {floor} or newer for CUDA {verdict.cuda[0]}.x"
         + ("" if consumer_gpus(facts.find(Gpus)) else ", or a cuda-compat package on data-centre GPUs"),
         subject=Subject(device="nvidia driver"),
@@ -72,11 +72,17 @@ def driver_too_old(facts: Facts, options: Options) -> Iterator[Finding]:
     )
 
 
-def _own_cuda(driver: Version, answered: int | None) -> str:
-    if answered:
-        return f" (this driver is of CUDA {answered // 1000}.{answered % 1000 // 10})"
-    own = newest_cuda(driver)
-    return f" (this driver is of CUDA {show(own)})" if own is not None else ""
+def _named(driver: Driver, verdict: CudaFit) -> str:
+    if verdict.by_compat:
+        return f"compat libcuda {verdict.text} over driver {driver.version}"
+    return f"driver {verdict.text}"
+
+
+def _own_cuda(verdict: CudaFit, answered: int | None) -> str:
+    if answered and not verdict.by_compat:
+        return f" (it is of CUDA {answered // 1000}.{answered % 1000 // 10})"
+    own = newest_cuda(verdict.driver)
+    return f" (it is of CUDA {show(own)})" if own is not None else ""
 
 
 def _fix(facts: Facts, verdict: CudaFit, version: str | None) -> Fix:

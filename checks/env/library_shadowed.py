@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fsdp_doctor.checks.env._libraries import brings_libraries, is_foreign, name_of, origin
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Evidence, Finding, Fix, Risk, Row, Subject, ok, skip, warn
+from fsdp_doctor.findings import Evidence, Finding, Fix, Risk, Row, Subject, info, ok, skip, warn
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.stack import Stack, Torch
@@ -32,16 +32,23 @@ def library_shadowed(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip("torch brings no nvidia wheels here: it is a conda, system or CPU build")
         return
     loaded = [p for p in (torch.libraries if torch is not None else ()) if name_of(p) is not None]
-    preload = env.get("LD_PRELOAD") if env is not None else None
+    preload = (env.get("LD_PRELOAD") if env is not None else None) or ""
+    named = [p for p in preload.replace(":", " ").split() if name_of(p) and is_foreign(p)]
+    named += [p for p in stack.system_nccl if origin(p, env)[1] == "LD_LIBRARY_PATH"]
     if not loaded:
-        named = [p for p in (preload or "").replace(":", " ").split() if name_of(p) and is_foreign(p)]
         if not named:
             yield skip("which libraries torch maps is not known", enable="let `import torch` succeed")
             return
         loaded = named
     foreign = [p for p in loaded if is_foreign(p)]
     if not foreign:
-        yield ok(f"{len(loaded)} CUDA libraries, all of the environment")
+        if named:
+            yield info(
+                f"{', '.join(named[:4])} could be loaded {origin(named[0], env)[0]}, and was not taken",
+                expected="torch's own copies are mapped",
+            )
+        else:
+            yield ok(f"{len(loaded)} CUDA libraries, all of the environment")
         return
     # An NCCL of another version is the finding of ENV020, which names the file too.
     if torch is not None and _differs(torch):

@@ -108,7 +108,8 @@ PATTERNS: tuple[Pattern, ...] = (
     _p(
         Cause.SHADOWED,
         r"(No module named ['\"]?torch\._C|partially initialized module ['\"]torch['\"]|circular import)",
-        "a file or folder named torch in front of sys.path hides the installed one, or the install is half",
+        "a file or folder named torch in front of sys.path hides the installed one, or the install is half "
+        "done ({0})",
         "Run from another folder, rename the file or folder named torch, or reinstall torch",
     ),
     _p(
