@@ -10,7 +10,7 @@ from fsdp_doctor.checks.storage._reading import absolute, described, space_of
 from fsdp_doctor.engine.job import USES, local_ranks, node_count
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, info, ok, skip, warn
+from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, info, ok, warn
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.host import Host
@@ -57,10 +57,6 @@ def _caches(facts: Facts, variables: tuple[str, ...], defaults: bool) -> list[_C
             if default is not None and variable not in {c.variable for c in found}:
                 found.append(_Cache(variable, default, False, storage.mount_of(default)))
     return found
-
-
-def _unread() -> Finding:
-    return skip("the environment could not be read", enable="/proc/self/environ or a recording with env.json")
 
 
 def _move(variable: str) -> Fix:

@@ -76,7 +76,7 @@ def _mounts_of(server: str, storage: Storage | None) -> tuple[Mount, ...]:
 def _server(server: str, latest: Match, count: int, mounts: tuple[Mount, ...]) -> Finding:
     back = latest.signature is NFS_BACK
     where = f", mounted at {', '.join(m.point for m in mounts[:3])}" if mounts else ""
-    found = f"nfs: server {server} not responding, {count} time{'s' if count != 1 else ''} in the kernel log{where}"
+    found = f"nfs: server {server} not responding, {count} in the kernel log{where}"
     say = fail if mounts and not back else warn
     return say(
         found + ("; it answered again since" if back else "; it has not answered since"),
