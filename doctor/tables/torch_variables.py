@@ -93,6 +93,18 @@ RELATED = frozenset(
 )
 """Near some important name and yet another variable."""
 
+NEVER_READ: Mapping[str, str] = {
+    "MASTER_ADDRESS": "MASTER_ADDR",
+    "MASTERADDR": "MASTER_ADDR",
+    "MASTERPORT": "MASTER_PORT",
+    "WORLDSIZE": "WORLD_SIZE",
+    "LOCALRANK": "LOCAL_RANK",
+    "GLOO_IFNAME": "GLOO_SOCKET_IFNAME",
+    "TORCH_NCCL_TIMEOUT": "pass timeout=timedelta(...) to init_process_group: no library reads this variable",
+    "TORCH_DISTRIBUTED_TIMEOUT": "pass timeout=timedelta(...) to init_process_group: nothing reads this one",
+}
+"""Names that are often set and that nothing reads, with what was meant."""
+
 RENAMED: Mapping[str, str] = {
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
