@@ -127,7 +127,7 @@ def _count_field(part: Mapping[str, Json], name: str) -> int | None:
 
 
 def links_of(part: Json | Unknown) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Links by path, and for every folder above one the names in it that lead to one. Raises `RecordingError`."""
+    """Links by path, and by folder the names in it that lead to one. Raises `RecordingError`."""
     if isinstance(part, Unknown):
         if part.absent:
             return {}, {}
