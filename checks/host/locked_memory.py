@@ -10,10 +10,10 @@ from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, fail, info, ok, skip, warn
 from fsdp_doctor.subjects.environment import Environment
-from fsdp_doctor.subjects.fact import Facts
+from fsdp_doctor.subjects.fact import Facts, Unknown
 from fsdp_doctor.subjects.host import Host, Limit
-from fsdp_doctor.subjects.rdma import Rdma
-from fsdp_doctor.tables.host_thresholds import CAP_IPC_LOCK, MEMLOCK_ENOUGH
+from fsdp_doctor.subjects.rdma import Hca, Rdma
+from fsdp_doctor.tables.host_thresholds import CAP_IPC_LOCK, MEMLOCK_ENOUGH, RDMA_ETHERNET_GBPS
 from fsdp_doctor.tables.units import size
 
 LIMIT = "locked memory"
@@ -31,7 +31,7 @@ def locked_memory(facts: Facts, options: Options) -> Iterator[Finding]:
 
     What: Reads the soft limit of locked memory (ulimit -l, memlock) of this process and whether there are
         InfiniBand, RoCE or EFA adapters that NCCL would use. A finite limit without such an adapter is
-        normal.
+        normal; with slow Ethernet ports alone it is a warning unless the job spans nodes.
     Why: NCCL registers its buffers with the adapter, which pins them. Below what it needs, ibv_reg_mr or
         ibv_create_cq fails with "Cannot allocate memory" and the first collective between nodes ends
         with "unhandled system error".
@@ -48,6 +48,10 @@ def locked_memory(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok("locked memory is unlimited")
         return
     found = f"locked memory (ulimit -l, memlock) is limited to {size(limit.soft)}"
+    rdma = facts.fact(Rdma)
+    if isinstance(rdma, Unknown) and not rdma.absent:
+        yield skip(f"{found}; whether RDMA needs more is not known: {rdma.reason}", enable=rdma.enable)
+        return
     adapters = _used_adapters(facts)
     if not adapters:
         yield ok(f"{found}; no RDMA adapter that NCCL would use")
@@ -59,15 +63,16 @@ def locked_memory(facts: Facts, options: Options) -> Iterator[Finding]:
         yield _judge(found, limit, adapters, multi_node(facts, options))
 
 
-def _judge(found: str, limit: Limit, adapters: tuple[str, ...], nodes: bool | None) -> Finding:
-    named = ", ".join(adapters[:8]) + (" …" if len(adapters) > 8 else "")
+def _judge(found: str, limit: Limit, adapters: tuple[Hca, ...], nodes: bool | None) -> Finding:
+    named = ", ".join(h.name for h in adapters[:8]) + (" …" if len(adapters) > 8 else "")
     expected = f"unlimited, since NCCL registers memory with {named}"
-    device = adapters[0] if len(adapters) == 1 else None
+    device = adapters[0].name if len(adapters) == 1 else None
     subject, fix = Subject(device=device, variable="memlock"), _raise(limit)
     if nodes is False:
         why = "A job on one node does not pin memory for RDMA; the first job on two nodes would fail."
         return warn(found, expected, subject=subject, fix=fix, why=why)
-    if (limit.soft or 0) >= MEMLOCK_ENOUGH:
+    slow = not nodes and not any(_fast(h) for h in adapters)
+    if slow or (limit.soft or 0) >= MEMLOCK_ENOUGH:
         return warn(found, expected, subject=subject, fix=fix)
     return fail(found, expected, subject=subject, fix=fix)
 
@@ -84,11 +89,19 @@ def _raise(limit: Limit) -> Fix:
     )
 
 
-def _used_adapters(facts: Facts) -> tuple[str, ...]:
+def _used_adapters(facts: Facts) -> tuple[Hca, ...]:
     """Adapters with an active port that NCCL is not told to leave alone."""
     rdma, environment = facts.find(Rdma), facts.find(Environment)
     if rdma is None or is_set(facts, "NCCL_IB_DISABLE"):
         return ()
     if environment is not None and (environment.nccl("NCCL_NET") or "").strip().lower() == "socket":
         return ()
-    return tuple(h.name for h in rdma.hcas if any((p.state or "").upper() == "ACTIVE" for p in h.ports))
+    return tuple(h for h in rdma.hcas if any((p.state or "").upper() == "ACTIVE" for p in h.ports))
+
+
+def _fast(hca: Hca) -> bool:
+    """Whether it is there for training: InfiniBand, or Ethernet faster than a machine's own port."""
+    return any(
+        p.link_layer != "Ethernet" or p.rate_gbps is None or p.rate_gbps >= RDMA_ETHERNET_GBPS
+        for p in hca.ports
+    )

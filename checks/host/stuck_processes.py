@@ -121,7 +121,8 @@ def _stuck(process: Process, host: Host, on_gpu: set[int]) -> bool:
     foreign = any(
         word in channel for word in ("nvidia", "uvm", "rpc_", "nfs", "ceph", "lustre", "ptlrpc", "fuse")
     )
-    own = process.uid is not None and process.uid == host.uid
+    # A hidden wait channel may be an ordinary page fault.
+    own = bool(channel) and process.uid is not None and process.uid == host.uid
     return trains(process.name) and (foreign or process.pid in on_gpu or own or process.ppid == 1)
 
 

@@ -21,6 +21,8 @@ SHM_USED_PERCENT = 90
 
 MEMLOCK_ENOUGH = 4 * GIB
 """Registered host buffers of one rank stay below this; NCCL's user guide asks for unlimited."""
+RDMA_ETHERNET_GBPS = 100.0
+"""Slower RoCE-capable ports are the network adapter of a server or workstation, not its fabric."""
 
 NOFILE_BASE = 256
 NOFILE_PER_LOCAL_RANK = 64
