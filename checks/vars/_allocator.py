@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from fsdp_doctor.tables.torch_variables import ALLOCATOR, ALLOCATOR_BACKENDS, Option
 
-NUMBER = re.compile(r"\d{1,12}\Z")
-FRACTION = re.compile(r"\d{0,6}\.?\d{0,12}\Z")
+NUMBER = re.compile(r"[0-9]{1,12}\Z")
+FRACTION = re.compile(r"[0-9]{0,6}\.?[0-9]{0,12}\Z")
 
 
 def pairs(text: str) -> Iterator[tuple[str, str | None]]:

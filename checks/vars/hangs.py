@@ -17,7 +17,7 @@ from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.stack import Torch
 from fsdp_doctor.tables import torch_variables as table
 
-INTEGER = re.compile(r"\s*[+-]?\d{1,9}(?!\d)")
+INTEGER = re.compile(r"\s*[+-]?[0-9]{1,9}(?![0-9])")
 DEBUG_WORDS = ("OFF", "INFO", "DETAIL")
 ASYNC = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")

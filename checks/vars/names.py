@@ -190,8 +190,8 @@ def _torch_names(facts: Facts, variables: Settings) -> Iterator[Finding]:
     recorder = variables.items.get("TORCH_FR_BUFFER_SIZE")
     if recorder is not None and version is not None and version[:2] < torch.FR_NAME_SINCE:
         yield info(
-            f"TORCH_FR_BUFFER_SIZE with torch {_text(version)}: older than {_text(torch.FR_NAME_SINCE)} may not "
-            "read it; every version reads TORCH_NCCL_TRACE_BUFFER_SIZE",
+            f"TORCH_FR_BUFFER_SIZE with torch {_text(version)}: sure to be read "
+            f"from {_text(torch.FR_NAME_SINCE)} on; every version reads TORCH_NCCL_TRACE_BUFFER_SIZE",
             subject=about(recorder),
         )
 

@@ -92,7 +92,7 @@ def settings(facts: Facts) -> Settings:
 
 def version(text: str | None) -> tuple[int, ...] | None:
     """The leading numbers of a version, such as (2, 29, 7) of "2.29.7+cuda13.0"; None where there is none."""
-    match = re.match(r"\s*v?(\d{1,6}(?:\.\d{1,6}){0,3})", text or "")
+    match = re.match(r"\s*v?([0-9]{1,6}(?:\.[0-9]{1,6}){0,3})", text or "")
     return tuple(int(n) for n in match.group(1).split(".")) if match else None
 
 
