@@ -9,7 +9,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SWEEP = (64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB)
 """Bytes of the whole array. Half of the peak is reached at 6 to 72 MiB, so latency, bend and plateau show."""
 GRAIN = 16
-"""Bytes that each rank's part is a multiple of: NCCL moves 16 bytes at a time and torch wants whole elements."""
+"""Bytes that each rank's part is a multiple of: NCCL moves 16 at a time, torch wants whole elements."""
 
 Pair = tuple[int, int]
 
@@ -46,23 +46,33 @@ def within_nodes(nodes: Mapping[str, Sequence[int]]) -> tuple[Round, ...]:
 
 
 def between_nodes(nodes: Mapping[str, Sequence[int]]) -> tuple[Round, ...]:
-    """Every pair of nodes once, over all rails at once: the i-th rank of one to the i-th of the other."""
+    """Every pair of nodes, over all rails at once: the i-th rank of one with the i-th of the other.
+
+    All adapters are equally busy in every round, so that pairs can be compared. Two nodes leave a rank
+    one partner on its rail; further rounds then shift the second node by one and by two, because a rank
+    with a single pair cannot be told from that pair's other end.
+    """
     lists = list(nodes.values())
+    shifts = range(min(3, min((len(x) for x in lists), default=0))) if len(lists) == 2 else range(1)
     made = []
     for planned in rounds(range(len(lists))):
-        pairs = [p for a, b in planned.pairs for p in zip(lists[a], lists[b], strict=False)]
-        made.append(Round(tuple((min(p), max(p)) for p in pairs)))
+        for shift in shifts:
+            pairs = [
+                p for a, b in planned.pairs for p in zip(lists[a], _turned(lists[b], shift), strict=False)
+            ]
+            made.append(Round(tuple((min(p), max(p)) for p in pairs)))
     return tuple(r for r in made if r.pairs)
 
 
-def tournament(nodes: Mapping[str, Sequence[int]], whole: int = 64) -> tuple[Round, ...]:
-    """All pairs up to `whole` ranks; beyond, within every node and between nodes rail by rail.
+def _turned(ranks: Sequence[int], shift: int) -> tuple[int, ...]:
+    return (*ranks[shift:], *ranks[:shift])
 
-    Rounds grow with the number of ranks (or of ranks per node plus nodes), never with its square.
+
+def tournament(nodes: Mapping[str, Sequence[int]]) -> tuple[Round, ...]:
+    """Every pair within each node, then pairs between nodes rail by rail; `nodes` is host -> its ranks.
+
+    Rounds grow with the ranks per node plus the number of nodes, never with the square of either.
     """
-    ranks = sorted(r for members in nodes.values() for r in members)
-    if len(ranks) <= whole:
-        return rounds(ranks)
     return (*within_nodes(nodes), *between_nodes(nodes))
 
 
