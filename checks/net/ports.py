@@ -40,7 +40,7 @@ def rendezvous_port_is_unusable(facts: Facts, options: Options) -> Iterator[Find
     many = job.multi_node(facts, options)
     if place.port is None:
         yield fail(
-            f"{place.port_from} is {place.port_text!r}",
+            f"{place.port_from} is {(place.port_text or '')[:80]!r}{_hint(place.port_text)}",
             "a number from 1 to 65535",
             subject=subject,
             fix=Fix(f"Set {place.port_from} to a free port such as 29500"),
@@ -56,6 +56,11 @@ def rendezvous_port_is_unusable(facts: Facts, options: Options) -> Iterator[Find
         return
     here = first_rank_here(facts, options, network, place.host)
     yield from _judge(facts, network, place, here, subject)
+
+
+def _hint(text: str | None) -> str:
+    named = (text or "").startswith(("tcp://", "udp://"))
+    return ", which Kubernetes sets for a service called master" if named else ""
 
 
 def _judge(

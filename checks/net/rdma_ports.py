@@ -97,10 +97,10 @@ def _down(dead: list[Port], live: list[Port], active: tuple[Port, ...], single: 
     if not live and not lost:
         return info(f"{said}: none of its kind is cabled ({layer})", subject=subject)
     live_cards = {card(p.hca) for p in live} - {None}
-    unused = all(card(p.hca) in live_cards for p in dead) or len(live) == len(dead) == 1
-    if layer == ETHERNET and unused and not lost:
+    second = not lost and all(card(p.hca) in live_cards for p in dead)
+    if layer == ETHERNET and (second or (not lost and len(live) == len(dead) == 1)):
         return info(f"{said}; {beside}: a port that was never cabled is no fault", subject=subject)
-    if single or len(live) < len(dead):
+    if single or second or len(live) < len(dead):
         return warn(f"{said}; {beside}", expected, subject=subject, fix=_fix(dead[0]))
     return fail(f"{said}; {beside}", expected, subject=subject, fix=_fix(dead[0]))
 

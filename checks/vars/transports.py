@@ -1,4 +1,4 @@
-"""Variables that turn NCCL's fast transports or its guards off."""
+"""Variables that turn NCCL's fast transports and features off."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from fsdp_doctor.checks.vars._values import about, leading_number, says, switche
 from fsdp_doctor.engine import job
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.engine.variables import Setting, Settings, nccl_version, settings
-from fsdp_doctor.findings import Finding, Fix, Row, fail, info, ok, warn
+from fsdp_doctor.engine.variables import Setting, Settings, settings
+from fsdp_doctor.findings import Finding, Row, fail, info, ok, warn
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Gpu, Gpus
 from fsdp_doctor.subjects.rdma import Hca, Rdma
-from fsdp_doctor.subjects.stack import Torch
 
 P2P_READ, P2P_NVLINK, P2P_OK = 0, 2, 0
 HOPPER = (9, 0)
@@ -154,49 +153,6 @@ def rdma_is_off(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if not bad:
         yield ok("RDMA is left to NCCL")
-
-
-@check("VAR003", Row.NCCL, needs=(Environment,), uses=(*job.USES, Torch), tags=("vars", "nccl"))
-def guards_are_off(facts: Facts, options: Options) -> Iterator[Finding]:
-    """A guard of NCCL is switched off
-
-    What: NCCL_IGNORE_NET_MISMATCH or NCCL_IGNORE_COLLNET_MISMATCH is set to 1, so that nodes with different
-        sets of network adapters may join one job; or NCCL_CHECKS_DISABLE is set, which no current NCCL reads.
-    Why: with different adapters per node, channels wait for peers that do not exist: the GPUs show 100 %
-        use at a third of their power, and nothing is ever printed. Newer NCCL ignores the difference by
-        default; setting the variable says that somebody met the error and hid it.
-    Fix: set it to 0, so that a difference ends the job with an error, and make the adapters of all nodes
-        equal (NCCL_IB_HCA, device nodes in the container).
-    Sources: NCCL user guide, env.rst (NCCL_IGNORE_NET_MISMATCH); nccl#2428.
-    """
-    variables = settings(facts)
-    single = job.multi_node(facts, options) is False
-    bad = False
-    for name in ("NCCL_IGNORE_NET_MISMATCH", "NCCL_IGNORE_COLLNET_MISMATCH"):
-        setting = switched_on(variables, name)
-        if setting is None:
-            continue
-        bad = True
-        say = warn if single else fail
-        yield say(
-            f"{says(setting)}: nodes with different adapters may join and hang",
-            "0, so that a difference is an error",
-            subject=about(setting),
-            fix=Fix(f"Set {name}=0 and make the adapters of all nodes equal", f"export {name}=0"),
-        )
-    setting = switched_on(variables, "NCCL_CHECKS_DISABLE")
-    if setting is not None:
-        bad = True
-        version = nccl_version(facts)
-        have = ".".join(map(str, version)) if version else "of today"
-        yield warn(
-            f"{says(setting)}: NCCL {have} does not read it (deprecated since 2.2.12)",
-            "unset",
-            subject=about(setting),
-            fix=unset(setting),
-        )
-    if not bad:
-        yield ok("no guard is off")
 
 
 @check("VAR004", Row.SLOW, needs=(Environment,), uses=(*job.USES, Rdma), tags=("vars", "nccl"))

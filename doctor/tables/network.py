@@ -26,7 +26,6 @@ LOOPBACK = "lo"
 NCCL_FIRST = "ib"
 NCCL_EXCLUDED = ("docker", "lo", "virbr")
 """Names that NCCL takes only where nothing else runs, by prefix, in the order docker, lo, virbr."""
-NCCL_MAX_INTERFACES = 32
 
 SLOW_NIC_MBPS = 1000
 """At or below, between nodes with GPUs and no RDMA, an all-gather of 1 GB takes more than 8 s."""
@@ -63,6 +62,5 @@ INTERNAL_NETS = ("ib", "socket")
 
 DMABUF_KERNEL = (5, 12)
 """First kernel whose RDMA core registers dma-buf memory."""
-DMABUF_NCCL = (2, 13)
 PEERMEM = "nvidia_peermem"
 LEGACY_PEERMEM = ("nv_peer_mem", "nvidia_peer_memory")

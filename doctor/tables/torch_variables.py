@@ -192,6 +192,3 @@ ALLOCATOR_BACKENDS = ("native", "cudaMallocAsync", "hipMallocAsync")
 ALLOC_CONF_SINCE = (2, 9)
 """PYTORCH_ALLOC_CONF is read; PYTORCH_CUDA_ALLOC_CONF still wins where both are set."""
 ALLOC_CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-BLOCKING_LAUNCHES_FIXED = (2, 17)
-"""With an older NCCL, CUDA_LAUNCH_BLOCKING=1 hangs (pytorch#97843)."""
