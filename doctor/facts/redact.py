@@ -50,12 +50,10 @@ LOOKS = re.compile(
     ),
     re.S,
 )
-URL_USER = re.compile(
-    r"((?:[A-Za-z][A-Za-z0-9+.-]*:|(?<![^\s='\"]))//)(?!<redacted>@)([^\s/'\"]+)@(?=[^\s/])"
-)
+URL_USER = re.compile(r"(://|(?<![^\s='\"])//)(?!<redacted>@)([^\s/'\"]+)@(?=[^\s/])")
 HEADER = re.compile(
     r"((?:proxy-)?authorization\s*[:=]\s*['\"]?(?:[A-Za-z]+\s+)?|(?<!\w)bearer\s+|(?<![\w-])(?:set-)?cookie:\s*)"
-    r"([^\s'\",]{4,}(?:;\s*[\w.-]+=[^\s'\",;]+)*)",
+    r"([^\s'\",;]{4,}(?:;\s*[\w.-]+=[^\s'\",;]+)*)",
     re.I,
 )
 ASSIGNED = re.compile(
