@@ -6,7 +6,7 @@ import os
 import posixpath
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,12 +18,13 @@ from fsdp_doctor.cli.fixes import carry_out, plan
 from fsdp_doctor.cli.judging import Judgement, Work, judge
 from fsdp_doctor.cli.reporting import deliver, now
 from fsdp_doctor.cli.selecting import chosen_checks, known_suppressions
-from fsdp_doctor.cli.sources import Subjects, interpreter, recording, this_machine
+from fsdp_doctor.cli.sources import Subjects, ask_machine, interpreter, recording, this_machine
 from fsdp_doctor.cli.unjudged import by_name
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.engine.options import Options, Profile
 from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.engine.runner import PLUGIN_CODE, broken_plugin_results
+from fsdp_doctor.engine.spec import CheckSpec
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.report.describe import numbers
@@ -136,27 +137,16 @@ def report(request: Request, settings: Settings, began: float) -> Report:
     budget = settings.deadline or (RECORDING_BUDGET if request.recording else BUDGET[request.profile])
     checks = chosen_checks(settings, request.profile)
     launch, problems = _launch(request.words)
-    if request.recording is not None:
-        subjects = recording(request.recording)
-    else:
-        kinds = {k for c in checks for k in (*c.needs, *c.uses)}
-        left = max(budget - (time.monotonic() - began), 0.0)
-        patience = max(left - min(RESERVE, left / 2), 0.05)
-        subjects = this_machine(kinds, patience, request.python, request.ckpt, launch)
-    work = Work(
-        checks,
-        Options(
-            profile=request.profile,
-            nproc=request.nproc,
-            nodes=request.nodes,
-            checkpoint=request.ckpt or subjects.checkpoint,
-            allow_mixed_gpus=request.allow_mixed_gpus,
-        ),
-        launch,
-        known_suppressions(settings),
-        datetime.now(timezone.utc).date(),
-    )
-    with closing(subjects):
+    with ExitStack() as used:
+        if request.recording is not None:
+            subjects = recording(request.recording)
+        else:
+            kinds = {k for c in checks for k in (*c.needs, *c.uses)}
+            left = max(budget - (time.monotonic() - began), 0.0)
+            patience = max(left - min(RESERVE, left / 2), 0.05)
+            asked = ask_machine(kinds, patience, request.python, request.ckpt, launch)
+            subjects = this_machine(used.enter_context(closing(asked)))
+        work = _work(request, settings, subjects, checks, launch)
         judgement = judge(subjects.sources, work, began + budget - min(MARGIN, budget / 2))
     results = _with_plugins(judgement.merger.results(), settings)
     unjudged = [*problems, *by_name(request, judgement, subjects, checks)]
@@ -173,6 +163,24 @@ def report(request: Request, settings: Settings, began: float) -> Report:
         unjudged=tuple(unjudged),
         strict=settings.strict,
     )
+
+
+def _work(
+    request: Request,
+    settings: Settings,
+    subjects: Subjects,
+    checks: tuple[CheckSpec, ...],
+    launch: Launch | None,
+) -> Work:
+    options = Options(
+        profile=request.profile,
+        nproc=request.nproc,
+        nodes=request.nodes,
+        checkpoint=request.ckpt or subjects.checkpoint,
+        allow_mixed_gpus=request.allow_mixed_gpus,
+    )
+    today = datetime.now(timezone.utc).date()
+    return Work(checks, options, launch, known_suppressions(settings), today)
 
 
 def _launch(words: Sequence[str]) -> tuple[Launch | None, list[str]]:

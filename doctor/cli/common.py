@@ -62,11 +62,13 @@ class Settings:
         complain(f"{summary}{': ' if summary else ''}written to {self.output}")
 
 
-def common(*formats: str, judging: bool = False) -> Callable[[Command], Callable[..., int]]:
+def common(
+    *formats: str, judging: bool = False, deadline: bool = False
+) -> Callable[[Command], Callable[..., int]]:
     """Add the common options to a command; its function gets them as `Settings` in front of its own.
 
-    `formats` are those that the command has, the first one is the default. With `judging` there are
-    also the options that bear on results.
+    `formats` are those that the command has, the first one is the default. A command that takes time has
+    a `deadline`; one that is `judging` has it too, and the options that bear on results.
     """
 
     def decorate(command: Command) -> Callable[..., int]:
@@ -100,9 +102,10 @@ def common(*formats: str, judging: bool = False) -> Callable[[Command], Callable
             )
             return command(settings, **own)
 
-        for option in reversed(_options(formats, judging)):
-            called = option(called)
-        return called
+        decorated: Callable[..., int] = called
+        for option in reversed(_options(formats, judging, deadline or judging)):
+            decorated = option(decorated)
+        return decorated
 
     return decorate
 
@@ -117,7 +120,7 @@ def _configured(file: Path | None) -> Config:
 
 
 def _options(
-    formats: Sequence[str], judging: bool
+    formats: Sequence[str], judging: bool, timed: bool
 ) -> list[Callable[[Callable[..., int]], Callable[..., int]]]:
     codes = "Codes or prefixes of codes, separated by commas; may be given again."
     options = [
@@ -136,16 +139,17 @@ def _options(
         click.option("--select", multiple=True, metavar="CODES", help=f"Only these checks. {codes}"),
         click.option("--ignore", multiple=True, metavar="CODES", help=f"Not these checks. {codes}"),
     ]
-    if judging:
-        options += [
+    if timed:
+        options.append(
             click.option(
                 "--deadline",
                 type=SECONDS,
                 metavar="SECONDS",
                 help="Time for the whole command; what is not known by then is reported as such.",
-            ),
-            click.option("--strict/--no-strict", default=None, help="Count warnings as failures."),
-        ]
+            )
+        )
+    if judging:
+        options.append(click.option("--strict/--no-strict", default=None, help="Count warnings as failures."))
     return [
         *options,
         click.option("--verbose", is_flag=True, help="Also show passes, skips and evidence."),

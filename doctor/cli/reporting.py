@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone
+
+import click
 
 from fsdp_doctor.cli.common import Settings
 from fsdp_doctor.findings import Report
@@ -42,7 +45,9 @@ def answer(command: str, data: dict[str, object], text: str, settings: Settings)
         from fsdp_doctor.cli.version import tool
         from fsdp_doctor.report.json import render
 
-        settings.deliver(render(Report(command, (), tool(), now(), 0.0, data)))
+        began = click.get_current_context().obj
+        seconds = time.monotonic() - began if isinstance(began, float) else 0.0
+        settings.deliver(render(Report(command, (), tool(), now(), seconds, data)))
     else:
         settings.deliver(text)
     return 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.subjects.storage import Storage
+
+if TYPE_CHECKING:
+    from fsdp_doctor.facts.live import LiveSource
 
 NVML_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus))
 STACK_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus, Stack, Torch))
@@ -38,7 +42,6 @@ class Subjects:
     path: str | None = None
     checkpoint: str | None = None
     notes: tuple[str, ...] = ()
-    close: Callable[[], None] = lambda: None
 
 
 def recording(path: Path) -> Subjects:
@@ -65,24 +68,8 @@ def _ranks(first: RecordedSource, further: Iterable[int]) -> Iterator[Source | U
         yield source
 
 
-def this_machine(
-    kinds: Collection[type[object]],
-    seconds: float,
-    python: str | None = None,
-    checkpoint: str | None = None,
-    launch: Launch | None = None,
-) -> Subjects:
-    """The machine that this runs on, asked for `kinds` only; it gets so many seconds to answer."""
-    from fsdp_doctor.facts.live import NVML, STACK, SYSTEM, LiveSource
-
-    asks = {NVML: NVML_FACTS, STACK: STACK_FACTS, SYSTEM: SYSTEM_FACTS}
-    source = LiveSource(
-        python=python,
-        seconds=seconds,
-        checkpoint=checkpoint,
-        names=_names(launch),
-        ask=[part for part, facts in asks.items() if facts.intersection(kinds)],
-    )
+def this_machine(source: LiveSource) -> Subjects:
+    """The machine that this runs on."""
     system = SYSTEMS.get(sys.platform)
     notes: tuple[str, ...] = ()
     if system is not None:
@@ -91,7 +78,27 @@ def this_machine(
             "NVIDIA's NVML cannot be seen from here, and checks that need them are skipped. A Linux machine "
             "can be judged here from a recording: check --from RECORDING.",
         )
-    return Subjects((source,), (), "live", notes=notes, close=source.close)
+    return Subjects((source,), (), "live", notes=notes)
+
+
+def ask_machine(
+    kinds: Collection[type[object]],
+    seconds: float,
+    python: str | None = None,
+    checkpoint: str | None = None,
+    launch: Launch | None = None,
+) -> LiveSource:
+    """Ask this machine for what `kinds` need only; it gets so many seconds to answer. Close it when done."""
+    from fsdp_doctor.facts.live import NVML, STACK, SYSTEM, LiveSource
+
+    asks = {NVML: NVML_FACTS, STACK: STACK_FACTS, SYSTEM: SYSTEM_FACTS}
+    return LiveSource(
+        python=python,
+        seconds=seconds,
+        checkpoint=checkpoint,
+        names=_names(launch),
+        ask=[part for part, facts in asks.items() if facts.intersection(kinds)],
+    )
 
 
 def _names(launch: Launch | None) -> tuple[str, ...]:

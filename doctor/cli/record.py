@@ -1,0 +1,116 @@
+"""`fsdp-doctor record`: what the checks need from this machine, without secrets, to be judged elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from fsdp_doctor.cli.common import Settings, common
+from fsdp_doctor.cli.output import CannotAnswer
+from fsdp_doctor.cli.progress import Waiting, attend, watched
+from fsdp_doctor.cli.reporting import answer
+from fsdp_doctor.cli.sources import ask_machine, interpreter
+from fsdp_doctor.facts.collect import KINDS
+from fsdp_doctor.facts.recording import NotSaved, Saved, contents, write
+from fsdp_doctor.facts.redact import REDACTED
+from fsdp_doctor.facts.source import Source
+
+BUDGET = 60.0
+GRACE = 5.0
+"""Seconds beyond the time for the machine's answers in which the recording has to be put together."""
+
+
+@click.command("record", short_help="Record what the checks need, to judge it elsewhere.")
+@common("text", "json", deadline=True)
+@click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
+@click.option("--ckpt", metavar="DIR", help="Where checkpoints go.")
+@click.argument("out", metavar="OUT[.zip]", type=click.Path(path_type=Path))
+def command(settings: Settings, python: str | None, ckpt: str | None, out: Path) -> int:
+    """Record what the checks need from this machine into a new folder, or an archive if OUT ends in .zip.
+
+    Values that look like secrets are replaced. `fsdp-doctor check --from OUT` judges it on any machine.
+    """
+    if not out.absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {out.absolute().parent}")
+    named = ckpt or settings.config.ckpt
+    checkpoint = os.path.abspath(named) if named else None
+    exe = None if python is None else interpreter(python)
+    seconds = settings.deadline or BUDGET
+    with closing(ask_machine(KINDS, seconds, exe, checkpoint)) as source:
+        files = _recorded(source, checkpoint, seconds + GRACE)
+    try:
+        saved = write(files, out)
+    except NotSaved as error:
+        if isinstance(error.__cause__, OSError):
+            raise CannotAnswer(str(error)) from None
+        raise click.UsageError(str(error)) from None
+    redacted, missing = redactions(files), not_recorded(files)
+    data: dict[str, object] = {
+        "path": str(saved.path),
+        "files": saved.files,
+        "bytes": saved.size,
+        "redacted": redacted,
+        "not_recorded": missing,
+    }
+    return answer("record", data, _text(saved, redacted, missing, settings), settings)
+
+
+def _recorded(source: Source, checkpoint: str | None, seconds: float) -> Mapping[str, bytes]:
+    """The contents of the recording; ends with the deadline even where the machine does not answer."""
+    waiting = Waiting()
+    files: dict[str, bytes] = {}
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            files.update(contents(watched(source, waiting), checkpoint=checkpoint))
+        except Exception as error:  # handed to the thread that reports it
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="record", daemon=True)
+    thread.start()
+
+    def done(timeout: float) -> bool:
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    if not attend(done, waiting, time.monotonic() + seconds):
+        raise CannotAnswer(f"nothing was recorded: the deadline came while {waiting.words()}")
+    if errors:
+        raise errors[0]
+    return files
+
+
+def redactions(files: Mapping[str, bytes]) -> dict[str, int]:
+    """File -> how many values were replaced in it."""
+    mark = REDACTED.encode()
+    return {name: raw.count(mark) for name, raw in files.items() if mark in raw}
+
+
+def not_recorded(files: Mapping[str, bytes]) -> dict[str, str]:
+    """What the manifest says is missing -> why."""
+    told = json.loads(files["manifest.json"]).get("not_recorded", {})
+    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+
+
+def _text(saved: Saved, redacted: Mapping[str, int], missing: Mapping[str, str], settings: Settings) -> str:
+    from fsdp_doctor.report.layout import Page
+
+    page = Page(settings.style())
+    page.paragraph(
+        [(f"wrote {saved.path}: {saved.files} files, {saved.size / 1024:.0f} KiB", "bold")], hang=2
+    )
+    total = sum(redacted.values())
+    where = f" in {', '.join(redacted)}" if redacted else ""
+    page.paragraph([(f"{total} {'value' if total == 1 else 'values'} redacted{where}", "")], hang=2)
+    for name, reason in missing.items():
+        page.paragraph([(f"not recorded: {name}: {reason}", "yellow")], hang=2)
+    page.paragraph([(f"judge it on any machine: fsdp-doctor check --from {saved.path}", "")], hang=2)
+    return page.text()
