@@ -9,7 +9,7 @@ from typing import NoReturn, TypeGuard
 
 from fsdp_doctor.facts.links import MAX_NAME
 from fsdp_doctor.facts.source import Json, Manifest
-from fsdp_doctor.facts.trees import MAX_FILE, RecordingError, Tree
+from fsdp_doctor.facts.trees import MAX_FILE, RecordingError, Tree, parts_of
 from fsdp_doctor.subjects.fact import Unknown
 
 SCHEMA = "fsdp-doctor-recording/1"
@@ -138,7 +138,7 @@ def links_of(part: Json | Unknown) -> tuple[dict[str, str], dict[str, set[str]]]
     below: dict[str, set[str]] = {}
     for key, target in part.items():
         path = key.strip("/")
-        if not isinstance(target, str) or not path or len(path) > MAX_NAME or len(target) > MAX_NAME:
+        if not isinstance(target, str) or parts_of(path) is None or len(target) > MAX_NAME:
             raise RecordingError(f"links.json: {key[:80]!r} is no link")
         links[path] = target
         while path:

@@ -61,7 +61,8 @@ class Tree(Protocol):
         """The first `limit` bytes of a file, at most `MAX_FILE`."""
 
 
-def _parts(name: str) -> list[str] | None:
+def parts_of(name: str) -> list[str] | None:
+    """The parts of a name; None where it leads out of its tree or is absurd."""
     parts = name.split("/")
     bad = len(name) > MAX_NAME or len(parts) > MAX_DEPTH or "\0" in name
     return None if bad or any(p in ("", ".", "..") for p in parts) else parts
@@ -77,7 +78,7 @@ class _Index:
             if count >= MAX_ENTRIES:
                 raise RecordingError(f"{where} holds more than {MAX_ENTRIES} files: not a recording")
             plain = name[:-1] if name.endswith("/") else name
-            if _parts(plain) is None:
+            if parts_of(plain) is None:
                 raise RecordingError(f"{where} holds a name that no recording has: {name[:80]!r}")
             self._add(plain, folder=plain != name)
 
@@ -224,7 +225,7 @@ class DirectoryTree:
         listed = self._listed.get(parent)
         if listed is not None:
             return listed.get(last)
-        parts = _parts(name)
+        parts = parts_of(name)
         folder = ""
         for part in parts[:-1] if parts else ():
             if self._list(folder).get(part) is not Kind.FOLDER:

@@ -12,7 +12,7 @@ from fsdp_doctor.facts.recorded_parts import SCHEMA
 from fsdp_doctor.facts.recording.recorder import Recorder
 from fsdp_doctor.facts.redact import Redactor
 from fsdp_doctor.facts.source import Json, Source
-from fsdp_doctor.facts.trees import MAX_DEPTH
+from fsdp_doctor.facts.trees import parts_of
 from fsdp_doctor.subjects.fact import Known, Unknown
 from fsdp_doctor.subjects.scheduler import Identity
 
@@ -47,7 +47,9 @@ def contents(source: Source, *, checkpoint: str | None = None) -> dict[str, byte
             out[f"{part}.json"] = raw
     log = recorder.kernel_log()
     if isinstance(log, Known):
-        out["kernel_log.txt"] = _newest(redactor.text(log.value).encode("utf-8", "replace"))
+        # Twice as much is redacted as kept, so that no secret loses its beginning, by which it is known.
+        lines = redactor.text(log.value[-2 * LOG_LIMIT :])
+        out["kernel_log.txt"] = _newest(lines.encode("utf-8", "replace"))
     else:
         missing["kernel_log"] = log.reason
     out["links.json"] = _dump({k: recorder.links[k] for k in sorted(recorder.links)})
@@ -114,12 +116,11 @@ def _files(recorder: Recorder) -> dict[str, bytes]:
 
 def _is_writable(name: str) -> bool:
     """Whether every file system and archive takes the name."""
-    parts = name.rstrip("/").split("/")
+    parts = parts_of(f"ranks/0/root/{name.rstrip('/')}")
     try:
-        raw = [p.encode("utf-8") for p in parts]
+        return parts is not None and all(len(p.encode("utf-8")) < 256 for p in parts)
     except UnicodeEncodeError:
         return False
-    return len(parts) < MAX_DEPTH - 4 and all(0 < len(p) < 256 and b"\0" not in p for p in raw)
 
 
 def _part(

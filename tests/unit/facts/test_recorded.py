@@ -231,7 +231,9 @@ class TestNoRecording:
         assert (s.manifest.rank, s.manifest.host, s.manifest.clock_offset_seconds) == (None, None, 3.0)
         assert s.manifest.recorded
 
-    @pytest.mark.parametrize("links", [b"{", b"[]", b'{"a": 1}', b'{"": "x"}', b'{"a": null}'])
+    @pytest.mark.parametrize(
+        "links", [b"{", b"[]", b'{"a": 1}', b'{"": "x"}', b'{"a": null}', b'{"a/./b": "x"}', b'{"../a": "x"}']
+    )
     def test_links(self, links: bytes) -> None:
         with pytest.raises(RecordingError, match=r"links\.json"):
             RecordedSource(MemoryTree(contents() | {"links.json": links}))
