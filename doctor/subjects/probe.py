@@ -164,6 +164,8 @@ class RankMeasurement:
     """PCI address of the GPU."""
     cores: int | None = None
     """CPU cores that the process may run on."""
+    numa: int | None = None
+    """NUMA node of the GPU, or of the process on CPU: pairs on one node and across are compared apart."""
     import_seconds: float | None = None
     init_seconds: float | None = None
     """Creating the process group, from the moment the last rank had arrived at the store."""
