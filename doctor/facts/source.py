@@ -72,13 +72,13 @@ class Source(Protocol):
         """Whether this user may open a device node for reading and writing; None in a recording."""
 
     def stat(self, path: str) -> tuple[int, int | None] | None:
-        """(bytes, owner uid) of a file below /dev, /proc, /sys or /etc; no uid in a recording."""
+        """(bytes, owner uid) of a file below /dev, /proc, /sys or /etc; no uid where a recording has none."""
 
     def path_facts(self, path: str) -> PathFacts:
         """What is at a path that may lie on a file system that hangs, such as the checkpoint folder."""
 
     def units(self) -> Mapping[str, str]:
-        """State of systemd units that matter; empty where systemd does not run and in a recording."""
+        """State of systemd units that matter; empty where systemd does not run."""
 
     def env(self) -> Known[Mapping[str, str]] | Unknown:
         """env.json."""

@@ -216,6 +216,7 @@ class DirectoryTree:
         if not os.path.isdir(self._root):
             raise RecordingError(f"{path} is not a folder")
         self._listed: dict[str, dict[str, Kind]] = {}
+        self._has_links = False
 
     def kind(self, name: str) -> Kind | None:
         """As in `Tree`."""
@@ -245,7 +246,9 @@ class DirectoryTree:
         if kind is not Kind.FILE:
             return Unknown(f"{name} is no regular file inside the recording")
         try:
-            real = os.path.realpath(os.path.join(self._root, name))
+            real = os.path.join(self._root, name)
+            if self._has_links:  # every folder above the file has been listed by now
+                real = os.path.realpath(real)
             if not self._inside(real) or not stat.S_ISREG(os.lstat(real).st_mode):
                 return Unknown(f"{name} is no regular file inside the recording")
             handle = os.open(real, _OPEN)
@@ -275,8 +278,10 @@ class DirectoryTree:
 
     def _kind(self, entry: os.DirEntry[str]) -> Kind:
         try:
-            if entry.is_symlink() and not self._inside(os.path.realpath(entry.path)):
-                return Kind.OTHER
+            if entry.is_symlink():
+                self._has_links = True
+                if not self._inside(os.path.realpath(entry.path)):
+                    return Kind.OTHER
             if entry.is_dir():
                 return Kind.FOLDER
             return Kind.FILE if entry.is_file() else Kind.OTHER

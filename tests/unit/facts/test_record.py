@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,14 @@ from fixtures import machines
 from fixtures.machines import Machine
 from fixtures.memory import source_of
 from fsdp_doctor.facts.collect import KINDS, collect
+from fsdp_doctor.facts.live import LiveSource
 from fsdp_doctor.facts.recorded import MemoryTree, RecordedSource, open_recording
 from fsdp_doctor.facts.recording import NotSaved, contents, with_ranks, write
 from fsdp_doctor.facts.source import text
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Known, Unknown
 from fsdp_doctor.subjects.host import Host
+from fsdp_doctor.subjects.storage import Storage
 
 
 def in_job() -> Machine:
@@ -347,3 +350,41 @@ def test_unreadable_file_keeps_its_reason() -> None:
     again = RecordedSource(MemoryTree(contents(Locked(MemoryTree(m.contents())))))
     assert again.exists("/proc/buddyinfo")
     assert again.read("/proc/buddyinfo") == Unknown("permission denied")
+
+
+def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "hf_" + "ThisTestPlantedIt42" * 2
+    monkeypatch.setenv("HF_TOKEN", secret)
+    monkeypatch.setenv("RUN_TITLE", f"with {secret}")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    child = subprocess.Popen(["sleep", "60", f"--token={secret}"], stderr=subprocess.DEVNULL)
+    live = LiveSource(ask={"system"}, checkpoint=str(tmp_path), seconds=30)
+    try:
+        files = contents(live, checkpoint=str(tmp_path))
+        facts = collect(live, [Host], checkpoint=str(tmp_path))
+    finally:
+        live.close()
+        child.kill()
+        child.wait()
+    assert not [n for n, raw in files.items() if secret.encode() in raw]
+    write(files, tmp_path / "r.zip")
+    source = open_recording(tmp_path / "r.zip")
+    assert (source.manifest.rank, source.manifest.world_size) == (5, 8)
+    assert source.manifest.checkpoint_dir == str(tmp_path) and "nvml" in source.manifest.not_recorded
+    assert source.readlink("/proc/self") is None and "self" in source.listdir("/proc")
+    again, host = collect(source, [Host, Storage]), facts[Host]
+    for field in (
+        "hostname",
+        "kernel",
+        "cpu_model",
+        "cpus_online",
+        "numa_nodes",
+        "limits",
+        "device_nodes",
+        "uid",
+    ):
+        assert getattr(again[Host], field) == getattr(host, field), field
+    checkpoint = again[Storage].checkpoint
+    assert checkpoint is not None and checkpoint.exists and checkpoint.space is not None
+    assert contents(source) == files
