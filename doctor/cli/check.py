@@ -27,7 +27,6 @@ from fsdp_doctor.engine.runner import PLUGIN_CODE, broken_plugin_results
 from fsdp_doctor.engine.spec import CheckSpec
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.findings import Report, Result
-from fsdp_doctor.report.describe import numbers
 from fsdp_doctor.subjects.launch import Launch
 
 BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
@@ -180,7 +179,8 @@ def _work(
         allow_mixed_gpus=request.allow_mixed_gpus,
     )
     today = datetime.now(timezone.utc).date()
-    return Work(checks, options, launch, known_suppressions(settings), today)
+    gathered = subjects.kind == "recording"
+    return Work(checks, options, launch, known_suppressions(settings), today, gathered)
 
 
 def _launch(words: Sequence[str]) -> tuple[Launch | None, list[str]]:
@@ -206,9 +206,6 @@ def _data(
     recorded = sorted(judgement.ranks)
     here = {*recorded, *(u.rank for u in judgement.unreadable)}
     missing = [r for r in range(world) if r not in here] if world and world > 1 and subjects.expected else []
-    notes = list(subjects.notes)
-    if missing:
-        notes.append(f"{len(recorded)} of {world} ranks were recorded; missing: {numbers(missing)}")
     data: dict[str, object] = {
         "target": _target(hosts, judgement, subjects),
         "source": {"kind": subjects.kind, "path": subjects.path, "created": judgement.created},
@@ -216,7 +213,7 @@ def _data(
         "hosts": hosts,
         "ranks": {"world_size": world, "recorded": recorded, "missing": missing},
         "config": str(settings.config.file) if settings.config.file else None,
-        "notes": notes,
+        "notes": list(subjects.notes),
     }
     if launch is not None:
         data["launch"] = {

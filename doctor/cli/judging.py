@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 
+from fsdp_doctor.cli.jobwide import Job, is_jobwide
 from fsdp_doctor.cli.progress import Waiting, attend, watched
 from fsdp_doctor.engine.merge import Merger, node_scoped
 from fsdp_doctor.engine.options import Options
@@ -19,6 +20,14 @@ from fsdp_doctor.findings import Result, Status, Subject
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.scheduler import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """A machine, or one rank of a recording with the number that its place says."""
+
+    source: Source
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,8 @@ class Work:
     launch: Launch | None = None
     suppressions: tuple[Suppression, ...] = ()
     today: date = date.min
+    gathered: bool = False
+    """The sources are all ranks of the job that reported, as in a recording."""
 
 
 @dataclass(slots=True)
@@ -46,8 +57,9 @@ class Judgement:
 
     merger: Merger
     judged_checks: int = 0
-    """Of the rank at hand."""
+    """Of the rank at hand, job-wide ones left out."""
     judged_ranks: int = 0
+    judged_job: bool = False
     hosts: dict[str, None] = field(default_factory=dict)
     ranks: list[int] = field(default_factory=list)
     world_size: int | None = None
@@ -60,11 +72,12 @@ class Judgement:
     error: Exception | None = None
 
 
-def judge(sources: Iterable[Source | Unreadable], work: Work, until: float | None) -> Judgement:
+def judge(sources: Iterable[RankSource | Unreadable], work: Work, until: float | None) -> Judgement:
     """Judge every source, in one pass and with the memory of one; stop at `until` (monotonic seconds).
 
     At the deadline, checks of the only machine that have no result yet become skips, and their number is
-    in `unfinished`; ranks that have none are missing from `ranks`. Raises whatever opening a source raised.
+    in `unfinished`; ranks that have none are missing from `ranks`. Checks of the whole job come last, and
+    are skipped where not every rank was read. Raises whatever opening a source raised.
     """
     waiting = Waiting()
     thread = _Judge(sources, work, waiting)
@@ -83,9 +96,11 @@ def judge(sources: Iterable[Source | Unreadable], work: Work, until: float | Non
         state = thread.state
         state.stopped_at = waiting.words()
     if state.judged_ranks == 0:
-        late = work.checks[state.judged_checks :]
+        late = thread.checks[state.judged_checks :]
         state.unfinished = len(late)
         state.merger.add(_unfinished(late, state.stopped_at))
+    if not state.judged_job:
+        state.merger.add(run_checks(thread.job.checks, thread.job.facts({}, False), work.options))
     return state
 
 
@@ -98,35 +113,50 @@ def _unfinished(checks: Iterable[CheckSpec], stopped_at: str) -> Iterator[Result
 
 
 class _Judge(threading.Thread):
-    def __init__(self, sources: Iterable[Source | Unreadable], work: Work, waiting: Waiting) -> None:
+    def __init__(self, sources: Iterable[RankSource | Unreadable], work: Work, waiting: Waiting) -> None:
         super().__init__(name="judge", daemon=True)
         self._sources, self._work, self._waiting = sources, work, waiting
-        self._kinds = (*dict.fromkeys(k for c in work.checks for k in (*c.needs, *c.uses)), Identity)
+        self.job = Job(work.checks, work.launch, work.gathered)
+        self.checks = tuple(c for c in work.checks if not is_jobwide(c))
+        asked = (k for c in self.checks for k in (*c.needs, *c.uses))
+        self._kinds = (*dict.fromkeys((*asked, *self.job.kinds, Identity)),)
         self.lock = threading.Lock()
         self.stopped = False
-        self.state = Judgement(Merger(node_scoped(work.checks)))
+        self.state = Judgement(Merger(node_scoped(self.checks)))
 
     def run(self) -> None:
-        """Judge rank by rank until all is done or the deadline has come."""
+        """Judge rank by rank, then the job, until all is done or the deadline has come."""
         try:
             for source in self._sources:
                 if isinstance(source, Unreadable):
                     self.state.unreadable.append(source)
                 elif not self._rank(source):
                     return
+            silent = {u.rank: f"its recording cannot be read: {u.reason}" for u in self.state.unreadable}
+            if self._judge(self.job.checks, self.job.facts(silent, True)):
+                self.state.judged_job = True
         except Exception as error:  # handed to the thread that reports it
             self.state.error = error
 
-    def _rank(self, source: Source) -> bool:
+    def _rank(self, source: RankSource) -> bool:
         """Judge one rank; false once the deadline has come."""
-        work = self._work
         facts = collect(
-            watched(source, self._waiting),
+            watched(source.source, self._waiting),
             self._kinds,
-            checkpoint=work.options.checkpoint,
-            launch=work.launch,
+            checkpoint=self._work.options.checkpoint,
+            launch=self._work.launch,
         )
-        for number, check in enumerate(work.checks):
+        if not self._judge(self.checks, facts):
+            return False
+        self.job.add(facts, source.rank)
+        with self.lock:
+            if not self.stopped:
+                self._finish_rank(facts)
+        return not self.stopped
+
+    def _judge(self, checks: Iterable[CheckSpec], facts: Facts) -> bool:
+        work = self._work
+        for number, check in enumerate(checks):
             self._waiting.note(f"check {check.code}")
             results = suppress(run_checks((check,), facts, work.options), work.suppressions, work.today)
             with self.lock:
@@ -134,10 +164,6 @@ class _Judge(threading.Thread):
                     return False
                 self.state.merger.add(results)
                 self.state.judged_checks = number + 1
-        with self.lock:
-            if self.stopped:
-                return False
-            self._finish_rank(facts)
         self._waiting.note(None)
         return True
 

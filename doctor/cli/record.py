@@ -44,7 +44,7 @@ def command(settings: Settings, python: str | None, ckpt: str | None, out: Path)
     exe = None if python is None else interpreter(python)
     seconds = settings.deadline or BUDGET
     with closing(ask_machine(KINDS, seconds, exe, checkpoint)) as source:
-        files = _recorded(source, checkpoint, seconds + GRACE)
+        files = of_one_rank(_recorded(source, checkpoint, seconds + GRACE))
     try:
         saved = write(files, out)
     except NotSaved as error:
@@ -86,6 +86,12 @@ def _recorded(source: Source, checkpoint: str | None, seconds: float) -> Mapping
     if errors:
         raise errors[0]
     return files
+
+
+def of_one_rank(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The recording without the size of the job: ranks that nobody asked are not ranks that are missing."""
+    manifest = json.loads(files["manifest.json"]) | {"world_size": None}
+    return {**files, "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode()}
 
 
 def redactions(files: Mapping[str, bytes]) -> dict[str, int]:

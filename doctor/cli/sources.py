@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_doctor.cli.judging import Unreadable
+from fsdp_doctor.cli.judging import RankSource, Unreadable
 from fsdp_doctor.facts.recorded import RecordedSource, RecordingError, open_recording
-from fsdp_doctor.facts.source import Source
 from fsdp_doctor.subjects.gpu import Driver, Gpus
 from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.kernel_log import KernelLog
@@ -36,7 +35,7 @@ SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
 class Subjects:
     """Sources in rank order, the ranks that they should be, and words for what they are."""
 
-    sources: Iterable[Source | Unreadable]
+    sources: Iterable[RankSource | Unreadable]
     expected: tuple[int, ...]
     kind: str
     path: str | None = None
@@ -55,17 +54,16 @@ def recording(path: Path) -> Subjects:
     further = first.ranks()
     own = first.manifest.rank
     expected = (0 if own is None else own, *further)
-    return Subjects(_ranks(first, further), expected, "recording", str(path), first.manifest.checkpoint_dir)
+    return Subjects(_ranks(first, expected), expected, "recording", str(path), first.manifest.checkpoint_dir)
 
 
-def _ranks(first: RecordedSource, further: Iterable[int]) -> Iterator[Source | Unreadable]:
-    yield first
-    for number in further:
+def _ranks(first: RecordedSource, numbers: tuple[int, ...]) -> Iterator[RankSource | Unreadable]:
+    yield RankSource(first, numbers[0])
+    for number in numbers[1:]:
         try:
-            source: Source | Unreadable = first.rank(number)
+            yield RankSource(first.rank(number), number)
         except RecordingError as error:
-            source = Unreadable(number, str(error))
-        yield source
+            yield Unreadable(number, str(error))
 
 
 def this_machine(source: LiveSource) -> Subjects:
@@ -78,7 +76,7 @@ def this_machine(source: LiveSource) -> Subjects:
             "NVIDIA's NVML cannot be seen from here, and checks that need them are skipped. A Linux machine "
             "can be judged here from a recording: check --from RECORDING.",
         )
-    return Subjects((source,), (), "live", notes=notes)
+    return Subjects((RankSource(source),), (), "live", notes=notes)
 
 
 def ask_machine(
