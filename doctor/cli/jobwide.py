@@ -61,7 +61,8 @@ class Job:
     def facts(self, silent: Mapping[int, str], complete: bool) -> Facts:
         """What the job-wide checks judge; `silent` are ranks that could not be read, with the reason."""
         ranks = tuple(self._digests[r] for r in sorted(self._digests))
-        world = max(self._world, *(r + 1 for r in (*self._digests, *silent)), 0)
+        seen = {*self._digests, *silent}
+        world = max(self._world, max(seen) + 1 if len(seen) > 1 else 0)
         whole: Known[RankSet] | Unknown = ALONE if complete else LATE
         if complete and world > 1 and not self._gathered:
             whole = OTHERS
