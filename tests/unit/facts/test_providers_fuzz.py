@@ -125,10 +125,11 @@ def test_configuration_spaces(raw: bytes) -> None:
 
 
 VARIABLES = (
-    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GROUP_RANK TORCHELASTIC_RUN_ID SLURM_PROCID "
-    "SLURM_NTASKS SLURM_STEP_ID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_TASKS_PER_NODE SLURM_NODEID PMI_RANK PMI_SIZE "
-    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PET_NNODES VC_A_HOSTS LSB_HOSTS"
-).split()
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"),
+    *("TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_JOB_ID"),
+    *("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_NODEID", "PMI_RANK", "PMI_SIZE"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PET_NNODES", "VC_A_HOSTS", "LSB_HOSTS"),
+)
 
 
 @QUICK
@@ -150,6 +151,7 @@ def test_lists_of_nodes(text: str) -> None:
     task_counts(text)
 
 
+@pytest.mark.timeout(20)
 def test_hostile_sizes_end_quickly() -> None:
     big = b"[" * 200_000 + b"1-9" * 100_000
     contents = CONTENTS | {
@@ -157,6 +159,8 @@ def test_hostile_sizes_end_quickly() -> None:
         "root/proc/cpuinfo": b"flags" + b" " * 900_000,
         "root/proc/cmdline": b'"' * 60_000,
         "root/proc/buddyinfo": b"Node 0, zone A" + b" 1" * 30_000 + b"x",
+        "root/etc/systemd/logind.conf": b"\n" * 65_000,
+        "root/proc/self/limits": b"Max " + b" " * 65_000,
         "root/etc/hosts": b"a " * 400_000,
         "root/sys/devices/system/cpu/online": b"0-65535," * 8000,
         "kernel_log.txt": b"\n".join([big, b"NVRM: Xid (PCI:" + b"0" * 100_000, b" " * 100_000]),
