@@ -10,23 +10,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from fsdp_doctor.probe.figures import by_collective, largest
-from fsdp_doctor.probe.pairs import pair_culprits, pair_kinds
+from fsdp_doctor.probe.figures import by_collective
+from fsdp_doctor.probe.groups import groups
+from fsdp_doctor.probe.pair_table import pair_kinds
+from fsdp_doctor.probe.pairs import pair_culprits
 from fsdp_doctor.probe.peers import (
     BETWEEN,
-    INSIDE,
     against_others,
     decided,
     floors,
-    hosts,
-    local_rank,
     named,
     nvlinked,
 )
 from fsdp_doctor.probe.stats import finite
 from fsdp_doctor.subjects.fabric import COMPUTE, COPY, LATE, NODE, RAIL, Culprit, Figure
-from fsdp_doctor.subjects.probe import FSDP_OPS, WORLD, ProbeResult, RankMeasurement
-from fsdp_doctor.tables.probe_thresholds import NODE_FAIL, NODE_WARN, STARVED, Floors
+from fsdp_doctor.subjects.probe import WORLD, ProbeResult, RankMeasurement
+from fsdp_doctor.tables.probe_thresholds import STARVED, Floors
 
 CPU = "cpu"
 
@@ -180,81 +179,6 @@ def _copy_costs(result: ProbeResult, direction: str, run: int) -> dict[int, floa
         if best is not None and (values := finite(best.seconds)):
             costs[rank.rank] = statistics.median(values) / (best.bytes / 1e9)
     return costs
-
-
-def groups(
-    result: ProbeResult, limits: Floors, figures: Sequence[Figure], before: Sequence[Culprit]
-) -> tuple[Culprit, ...]:
-    """Nodes and rails whose own collectives are slower than those of the others, unless already explained."""
-    by_host = hosts(result)
-    inside = named(c for c in before if c.scope != BETWEEN)
-    anyone = named(before)
-    told = {c.host for c in before if c.kind == NODE}
-    nodes = {f"node:{h}": (set(ranks), h) for h, ranks in by_host.items()}
-    found = []
-    for name, culprit in _slow_groups(result, limits, figures, "node:").items():
-        ranks, host = nodes.get(name, (set(), name.partition(":")[2]))
-        if host not in told and not ranks & inside:
-            found.append(_with_group(culprit, NODE, tuple(sorted(ranks)), host=host, scope=INSIDE))
-    for name, culprit in _slow_groups(result, limits, figures, "rail:").items():
-        index = name.partition(":")[2]
-        rail = int(index) if index.isascii() and index.isdigit() else None
-        ranks = {r.rank for r in result.ranks if local_rank(r, by_host) == rail}
-        if not ranks & anyone and not any(c.rail == rail for c in before if c.kind == RAIL):
-            found.append(_with_group(culprit, RAIL, tuple(sorted(ranks)), rail=rail, scope=BETWEEN))
-    return tuple(found)
-
-
-def _with_group(
-    culprit: Culprit,
-    kind: str,
-    ranks: tuple[int, ...],
-    *,
-    host: str | None = None,
-    rail: int | None = None,
-    scope: str = "",
-) -> Culprit:
-    return Culprit(
-        kind,
-        culprit.ratio,
-        culprit.value,
-        culprit.reference,
-        culprit.unit,
-        ranks=ranks,
-        host=host,
-        rail=rail,
-        scope=scope,
-        confirmed=culprit.confirmed,
-        fails=culprit.fails,
-        evidence=culprit.evidence,
-    )
-
-
-def _slow_groups(
-    result: ProbeResult, limits: Floors, figures: Sequence[Figure], prefix: str
-) -> dict[str, Culprit]:
-    warn, fail = (NODE_WARN, NODE_FAIL) if result.device == "cuda" else (limits.warn, limits.fail)
-    names = sorted({f.group for f in figures if f.group.startswith(prefix)})
-    kinds = dict.fromkeys(range(len(names)))
-    worst: dict[str, Culprit] = {}
-    for op in FSDP_OPS:
-        first, second = (_group_costs(figures, names, op, run) for run in (0, 1))
-        repeated = against_others(second, kinds)
-        for i, slower in against_others(first, kinds).items():
-            again = repeated[i].ratio >= warn if i in repeated else None
-            said = f"{op} {1 / slower.value:.1f} GB/s busbw, others {1 / slower.reference:.1f}"
-            made = Culprit(
-                prefix, slower.ratio, 1 / slower.value, 1 / slower.reference, "GB/s", evidence=(said,)
-            )
-            kept = decided(made, limits, again, warn, fail)
-            if kept is not None and (names[i] not in worst or kept.ratio > worst[names[i]].ratio):
-                worst[names[i]] = kept
-    return worst
-
-
-def _group_costs(figures: Sequence[Figure], names: Sequence[str], op: str, run: int) -> dict[int, float]:
-    found = {i: largest(figures, op, name, run) for i, name in enumerate(names)}
-    return {i: 1 / f.busbw for i, f in found.items() if f is not None and f.busbw > 0}
 
 
 def examined(result: ProbeResult, figures: Sequence[Figure]) -> tuple[str, ...]:

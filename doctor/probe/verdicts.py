@@ -10,8 +10,8 @@ from fsdp_doctor.probe.failures import failures, finished
 from fsdp_doctor.probe.figures import figures, largest, size_words
 from fsdp_doctor.probe.levels import detours, jitters, latencies, shortfalls
 from fsdp_doctor.probe.localise import examined, localise, work_words
-from fsdp_doctor.probe.pairs import spread
-from fsdp_doctor.probe.peers import floors, hosts
+from fsdp_doctor.probe.pair_table import spread
+from fsdp_doctor.probe.peers import BETWEEN, floors, hosts
 from fsdp_doctor.probe.records import counters, mismatches, starts
 from fsdp_doctor.subjects.fabric import COMPUTE, COPY, EITHER_END, LINK, Culprit, Fabric, Figure
 from fsdp_doctor.subjects.probe import ProbeResult
@@ -106,6 +106,8 @@ def _pairs(result: ProbeResult, suspects: Sequence[Culprit]) -> tuple[tuple[int,
     tried = sorted(
         {(min(p.source, p.target), max(p.source, p.target)) for r in result.ranks for p in r.pairs}
     )
+    host = {r: h for h, ranks in hosts(result).items() for r in ranks}
+    far = {p for p in tried if host.get(p[0]) != host.get(p[1])}
     bad = {r for c in suspects for r in c.ranks}
     wanted: list[tuple[int, int]] = []
     for c in suspects:
@@ -113,13 +115,12 @@ def _pairs(result: ProbeResult, suspects: Sequence[Culprit]) -> tuple[tuple[int,
             wanted.append((min(c.source, c.target), max(c.source, c.target)))
         elif c.kind not in (COMPUTE, COPY):
             for rank in c.ranks:
-                own = [p for p in tried if rank in p]
+                own = [p for p in tried if rank in p and (p in far) == (c.scope == BETWEEN)]
                 clean = [p for p in own if not bad - {rank} & set(p)]
                 wanted += (clean or own)[: 2 * CONTROLS]
     if not wanted:
         return ()
-    host = {r: h for h, ranks in hosts(result).items() for r in ranks}
     healthy = [p for p in tried if not bad & set(p)]
-    for across in {host.get(a) != host.get(b) for a, b in wanted}:
-        wanted += [p for p in healthy if (host.get(p[0]) != host.get(p[1])) == across][:CONTROLS]
+    for across in sorted({p in far for p in wanted}):
+        wanted += [p for p in healthy if (p in far) == across][:CONTROLS]
     return tuple(dict.fromkeys(p for p in wanted if p in tried))

@@ -1,0 +1,93 @@
+"""Nodes and rails by their own collectives: all ranks of one node, one rank of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsdp_doctor.probe.figures import largest
+from fsdp_doctor.probe.peers import BETWEEN, INSIDE, against_others, decided, hosts, local_rank, named
+from fsdp_doctor.subjects.fabric import NODE, RAIL, Culprit, Figure
+from fsdp_doctor.subjects.probe import FSDP_OPS, ProbeResult
+from fsdp_doctor.tables.probe_thresholds import NODE_FAIL, NODE_WARN, Floors
+
+
+def groups(
+    result: ProbeResult, limits: Floors, figures: Sequence[Figure], before: Sequence[Culprit]
+) -> tuple[Culprit, ...]:
+    """Nodes and rails whose own collectives are slower than those of the others, unless already explained."""
+    by_host = hosts(result)
+    inside = named(c for c in before if c.scope != BETWEEN)
+    anyone = named(before)
+    told = {c.host for c in before if c.kind == NODE}
+    nodes = {f"node:{h}": (set(ranks), h) for h, ranks in by_host.items()}
+    found = []
+    for name, culprit in _slow_groups(result, limits, figures, "node:").items():
+        ranks, host = nodes.get(name, (set(), name.partition(":")[2]))
+        if host not in told and not ranks & inside:
+            found.append(_with_group(culprit, NODE, tuple(sorted(ranks)), host=host, scope=INSIDE))
+    for name, culprit in _slow_groups(result, limits, figures, "rail:").items():
+        index = name.partition(":")[2]
+        rail = int(index) if index.isascii() and index.isdigit() else None
+        ranks = {r.rank for r in result.ranks if local_rank(r, by_host) == rail}
+        if not ranks & anyone and not any(c.rail == rail for c in before if c.kind == RAIL):
+            found.append(_with_group(culprit, RAIL, tuple(sorted(ranks)), rail=rail, scope=BETWEEN))
+    return tuple(found)
+
+
+def _with_group(
+    culprit: Culprit,
+    kind: str,
+    ranks: tuple[int, ...],
+    *,
+    host: str | None = None,
+    rail: int | None = None,
+    scope: str = "",
+) -> Culprit:
+    return Culprit(
+        kind,
+        culprit.ratio,
+        culprit.value,
+        culprit.reference,
+        culprit.unit,
+        ranks=ranks,
+        host=host,
+        rail=rail,
+        scope=scope,
+        confirmed=culprit.confirmed,
+        fails=culprit.fails,
+        evidence=culprit.evidence,
+    )
+
+
+def _slow_groups(
+    result: ProbeResult, limits: Floors, figures: Sequence[Figure], prefix: str
+) -> dict[str, Culprit]:
+    warn, fail = (NODE_WARN, NODE_FAIL) if result.device == "cuda" else (limits.warn, limits.fail)
+    names = sorted({f.group for f in figures if f.group.startswith(prefix)})
+    kinds = dict.fromkeys(range(len(names)))
+    worst: dict[str, Culprit] = {}
+    for op in FSDP_OPS:
+        first, second = (_group_costs(result, figures, names, op, run) for run in (0, 1))
+        repeated = against_others(second, kinds)
+        for i, slower in against_others(first, kinds).items():
+            again = repeated[i].ratio >= warn if i in repeated else None
+            said = f"{op} {1 / slower.value:.1f} GB/s busbw, others {1 / slower.reference:.1f}"
+            made = Culprit(
+                prefix, slower.ratio, 1 / slower.value, 1 / slower.reference, "GB/s", evidence=(said,)
+            )
+            kept = decided(made, limits, again, warn, fail)
+            if kept is not None and (names[i] not in worst or kept.ratio > worst[names[i]].ratio):
+                worst[names[i]] = kept
+    return worst
+
+
+def _group_costs(
+    result: ProbeResult, figures: Sequence[Figure], names: Sequence[str], op: str, run: int
+) -> dict[int, float]:
+    """Seconds per GB on the wire. On shared cores the fastest iteration is the one that nothing disturbed."""
+    found = {i: largest(figures, op, name, run) for i, name in enumerate(names)}
+    costs = {}
+    for i, f in found.items():
+        if f is not None and f.busbw > 0:
+            costs[i] = (1.0 if result.device == "cuda" else f.minimum / f.median) / f.busbw
+    return costs
