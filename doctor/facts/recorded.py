@@ -18,8 +18,8 @@ from fsdp_doctor.facts.trees import (
     MemoryTree,
     RecordingError,
     Tree,
-    ZipTree,
 )
+from fsdp_doctor.facts.zip_tree import ZipTree
 from fsdp_doctor.subjects.fact import Known, Unknown
 
 __all__ = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import machines
-from fsdp_doctor.facts import trees
+from fsdp_doctor.facts import trees, zip_tree
 from fsdp_doctor.facts.recorded import (
     DirectoryTree,
     MemoryTree,
@@ -368,10 +368,10 @@ class TestHostileArchive:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         z = pack(tmp_path / "z.zip", contents() | {f"root/{i}": b"" for i in range(50)})
-        monkeypatch.setattr(trees, "MAX_DIRECTORY_BYTES", 1000)
+        monkeypatch.setattr(zip_tree, "MAX_DIRECTORY_BYTES", 1000)
         with pytest.raises(RecordingError, match="table of contents"):
             ZipTree(z)
-        monkeypatch.setattr(trees, "MAX_DIRECTORY_BYTES", 1 << 20)
+        monkeypatch.setattr(zip_tree, "MAX_DIRECTORY_BYTES", 1 << 20)
         monkeypatch.setattr(trees, "MAX_ENTRIES", 50)
         with pytest.raises(RecordingError, match="more than 50 files"):
             ZipTree(z)
