@@ -15,9 +15,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
+
+from fsdp_doctor.process_outcome import Outcome, process_state, wait_channel
+
+__all__ = ["Child", "Outcome", "process_state", "run", "start", "wait_channel"]
 
 STDOUT_LIMIT = 16 << 20
 """Bytes of output that are kept from the beginning; the rest is read and dropped."""
@@ -30,50 +32,6 @@ KILL_GRACE = 2.0
 DRAIN = 0.3
 """Seconds that output may still come after the end: whoever else holds the pipe is not waited for."""
 POLL = 0.03
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a child ended. `returncode` is negative for a signal, None where it never started or ended."""
-
-    returncode: int | None
-    stdout: bytes = b""
-    stderr: bytes = b""
-    """The last `STDERR_LIMIT` bytes."""
-    timed_out: bool = False
-    abandoned: bool = False
-    """It did not die when it was killed."""
-    seconds: float = 0.0
-    truncated: bool = False
-    """More output came than was kept."""
-    error: str | None = None
-    """Why it could not be started."""
-    state: str | None = None
-    """The kernel's letter for an abandoned child, such as D."""
-    wait_channel: str | None = None
-    """The kernel function that an abandoned child waits in."""
-
-    @property
-    def ok(self) -> bool:
-        """It ended by itself with status 0."""
-        return self.returncode == 0 and not self.timed_out
-
-    @property
-    def problem(self) -> str | None:
-        """What went wrong, in one line; None if nothing did."""
-        if self.ok:
-            return None
-        if self.error is not None:
-            return f"could not be started: {self.error}"
-        if self.abandoned:
-            where = f", waiting in {self.wait_channel}" if self.wait_channel else ""
-            return f"no answer in {self.seconds:.0f} s and it cannot be killed (state {self.state}{where})"
-        if self.timed_out:
-            return f"no answer in {self.seconds:.1f} s"
-        if self.returncode is not None and self.returncode < 0:
-            return f"ended by {_signal_name(-self.returncode)}"
-        last = self.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return f"exit status {self.returncode}" + (f": {last[0][:300]}" if last else "")
 
 
 class Child:
@@ -276,23 +234,6 @@ def run(
         return child.result(deadline)
 
 
-def process_state(pid: int | None) -> str | None:
-    """The kernel's letter for a process (R S D Z T …); None where it cannot be read."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        return None
-
-
-def wait_channel(pid: int | None) -> str | None:
-    """The kernel function in which a process sleeps; None where the kernel does not tell."""
-    try:
-        name = Path(f"/proc/{pid}/wchan").read_text().strip("\0\n ")
-    except (OSError, UnicodeDecodeError):
-        return None
-    return name if name not in ("", "0") else None
-
-
 def _read(pipes: selectors.BaseSelector, seconds: float) -> None:
     if not pipes.get_map():
         time.sleep(seconds)
@@ -323,10 +264,3 @@ def _has_ended(process: _Popen) -> bool:
 def _kill(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
