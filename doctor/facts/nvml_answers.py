@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fsdp_doctor.facts.source import Json
 
@@ -38,8 +39,13 @@ def text(value: Json) -> str | None:
 
 def arguments(key: object) -> Args | None:
     """The arguments that a key such as "[4,0]" stands for; None if it is no list of whole numbers."""
+    return _arguments(key) if isinstance(key, str) else None
+
+
+@lru_cache(4096)  # a job's GPUs all have the same keys
+def _arguments(key: str) -> Args | None:
     try:
-        value = json.loads(key) if isinstance(key, str) else None
+        value = json.loads(key)
     except ValueError:
         return None
     if not isinstance(value, list) or not all(type(v) is int for v in value):
