@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fsdp_doctor.probe.figures import largest
 from fsdp_doctor.probe.peers import BETWEEN, INSIDE, against_others, decided, hosts, local_rank, named
@@ -24,39 +25,14 @@ def groups(
     for name, culprit in _slow_groups(result, limits, figures, "node:").items():
         ranks, host = nodes.get(name, (set(), name.partition(":")[2]))
         if host not in told and not ranks & inside:
-            found.append(_with_group(culprit, NODE, tuple(sorted(ranks)), host=host, scope=INSIDE))
+            found.append(replace(culprit, kind=NODE, ranks=tuple(sorted(ranks)), host=host, scope=INSIDE))
     for name, culprit in _slow_groups(result, limits, figures, "rail:").items():
         index = name.partition(":")[2]
         rail = int(index) if index.isascii() and index.isdigit() else None
         ranks = {r.rank for r in result.ranks if local_rank(r, by_host) == rail}
         if not ranks & anyone and not any(c.rail == rail for c in before if c.kind == RAIL):
-            found.append(_with_group(culprit, RAIL, tuple(sorted(ranks)), rail=rail, scope=BETWEEN))
+            found.append(replace(culprit, kind=RAIL, ranks=tuple(sorted(ranks)), rail=rail, scope=BETWEEN))
     return tuple(found)
-
-
-def _with_group(
-    culprit: Culprit,
-    kind: str,
-    ranks: tuple[int, ...],
-    *,
-    host: str | None = None,
-    rail: int | None = None,
-    scope: str = "",
-) -> Culprit:
-    return Culprit(
-        kind,
-        culprit.ratio,
-        culprit.value,
-        culprit.reference,
-        culprit.unit,
-        ranks=ranks,
-        host=host,
-        rail=rail,
-        scope=scope,
-        confirmed=culprit.confirmed,
-        fails=culprit.fails,
-        evidence=culprit.evidence,
-    )
 
 
 def _slow_groups(
