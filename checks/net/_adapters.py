@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_doctor.checks.net._select import Selector, selector
+from fsdp_doctor.engine.interfaces import Selector, selector
 from fsdp_doctor.engine.variables import Settings
 from fsdp_doctor.subjects.rdma import Hca, HcaPort, Rdma
 from fsdp_doctor.tables import network as table

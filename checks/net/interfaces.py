@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.net._kinds import oddity
-from fsdp_doctor.checks.net._select import choice, has_address, label, running, selector
 from fsdp_doctor.engine import job
+from fsdp_doctor.engine.interface_kinds import oddity
+from fsdp_doctor.engine.interfaces import choice, has_address, label, running, selector
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.engine.variables import settings

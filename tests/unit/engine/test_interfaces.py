@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_doctor.checks.net._select import predict, selector
+from fsdp_doctor.engine.interfaces import predict, selector
 from fsdp_doctor.subjects.network import Interface
 
 
