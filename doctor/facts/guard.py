@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 CALL_SECONDS = 2.0
-"""Patience with one call; files of /proc and /sys answer in microseconds."""
-LAST_SECONDS = 0.25
-AREA_PARTS = 3
-"""Leading parts of a path that share the fate of a call that hung, such as /sys/class/infiniband."""
+"""Patience with the first call that hangs; files of /proc and /sys answer in microseconds."""
+LAST_SECONDS = 0.5
+AREA_PARTS = 4
+"""Leading parts of a path that share the fate of a call that hung, such as /sys/class/infiniband/mlx5_0."""
 
 
 class _Job(Generic[T]):
@@ -31,7 +31,12 @@ class _Job(Generic[T]):
             self.value = self.call()
         except (OSError, ValueError):  # ValueError: a null character in a path
             self.value = None
-        self.done.set()
+        finally:
+            self.done.set()
+
+
+_Jobs = queue.SimpleQueue[Callable[[], None] | None]
+"""Calls to make; None ends the thread."""
 
 
 class Guard:
@@ -40,7 +45,7 @@ class Guard:
     def __init__(self, until: float, patience: float = CALL_SECONDS) -> None:
         """From the time `until` (of `time.monotonic`) on, a call gets `LAST_SECONDS` only."""
         self._until, self._patience = until, patience
-        self._jobs: queue.SimpleQueue[_Job[object]] = queue.SimpleQueue()
+        self._jobs = _Jobs()
         self._worker: threading.Thread | None = None
         self._lock = threading.Lock()
         self._hung: set[str] = set()
@@ -52,12 +57,22 @@ class Guard:
                 return None
             job = _Job(call)
             self._start()
-            self._jobs.put(job)  # type: ignore[arg-type]
-            if job.done.wait(min(self._patience, max(LAST_SECONDS, self._until - time.monotonic()))):
+            self._jobs.put(job.run)
+            left = max(LAST_SECONDS, self._until - time.monotonic())
+            if job.done.wait(min(self._patience / (1 + len(self._hung)), left)):
                 return job.value
             self._hung.add(area(path))
-            self._worker, self._jobs = None, queue.SimpleQueue()
+            self._leave()
             return None
+
+    def close(self) -> None:
+        """End the helper thread. Another call starts a new one."""
+        with self._lock:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._jobs.put(None)
+        self._worker, self._jobs = None, _Jobs()
 
     def hung(self, path: str) -> bool:
         """Whether a call about the neighbourhood of a path has hung."""
@@ -70,9 +85,9 @@ class Guard:
             self._worker.start()
 
 
-def _work(jobs: queue.SimpleQueue[_Job[object]]) -> None:
-    while True:
-        jobs.get().run()
+def _work(jobs: _Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
 
 
 def area(path: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from fsdp_doctor.facts.addresses import interface_addresses
 from fsdp_doctor.facts.asked import Asked
 from fsdp_doctor.facts.child_answers import nvml_answers, stack_answers
+from fsdp_doctor.facts.containment import container
 from fsdp_doctor.facts.guard import Guard
 from fsdp_doctor.facts.host import device_nodes
 from fsdp_doctor.facts.live_files import LiveFiles
@@ -40,9 +41,12 @@ PLACE_VARIABLES = (
     "XDG_CACHE_HOME",
     "TRITON_CACHE_DIR",
     "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
     "TORCH_HOME",
+    "CUDA_CACHE_PATH",
     "HF_HOME",
-    "NCCL_TOPO_DUMP_FILE",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
 )
 PATH_FACTS = frozenset(("exists", "is_dir", "writable", "nearest", "real", "error"))
 UNITS = ("nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex")
@@ -82,7 +86,8 @@ class LiveSource(LiveFiles):
         self._ask_system("names", [n for n in wanted if n], NAME_SECONDS)
         self._ask_system("log", [])
         self._ask_system("nodes", device_nodes(self), PATH_SECONDS)
-        if self.exists("/run/systemd/system"):
+        # The units of a container are not those of the machine.
+        if self.exists("/run/systemd/system") and container(self) is None:
             self._ask_system("units", UNITS)
 
     def _ask_system(self, part: str, names: Iterable[str], patience: float = inf, key: str = "") -> None:
@@ -99,7 +104,8 @@ class LiveSource(LiveFiles):
         return asked.answers(kind) if asked else {}
 
     def close(self) -> None:
-        """End the children that still run."""
+        """End the children that still run, and the thread that reads files."""
+        self._guard.close()
         for asked in self._asked.values():
             asked.end()
 

@@ -11,6 +11,9 @@ from fsdp_doctor.facts.source import FILE_LIMIT
 from fsdp_doctor.subjects.fact import Unknown
 
 CHUNK = 1 << 16
+OPEN = os.O_RDONLY
+for _flag in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):  # none of them is everywhere
+    OPEN |= getattr(os, _flag, 0)
 NAME_LIMIT = 100_000
 """Names of one folder."""
 
@@ -64,7 +67,7 @@ def _read(path: str, limit: int) -> bytes | Unknown:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return Unknown(f"{path} is no file")
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        handle = os.open(path, OPEN)
     except OSError as error:
         return _refused(path, error)
     try:

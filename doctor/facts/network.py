@@ -13,6 +13,8 @@ from fsdp_doctor.subjects.fact import Known, Unknown
 from fsdp_doctor.subjects.network import Interface, Network
 
 FOLDER = "/sys/class/net"
+BONDING = "bonding_masters"
+"""The one file among the interfaces."""
 INTERFACE_LIMIT = 2048
 STATISTICS = (
     "rx_bytes",
@@ -36,7 +38,7 @@ def network(source: Source) -> Known[Network] | Unknown:
     """Interfaces by index and what names resolve to; unknown where neither could be asked."""
     answer = source.net()
     net: Mapping[str, Json] = {} if isinstance(answer, Unknown) else answer.value
-    names = source.listdir(FOLDER)[:INTERFACE_LIMIT]
+    names = [n for n in source.listdir(FOLDER) if n != BONDING][:INTERFACE_LIMIT]
     if isinstance(answer, Unknown) and not names:
         return Unknown(answer.reason, enable=answer.enable)
     addresses = _object(net.get("interfaces"))

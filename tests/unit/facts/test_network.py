@@ -83,6 +83,7 @@ def test_bonds_routes_and_sockets() -> None:
         network(
             source(
                 {
+                    "sys/class/net/bonding_masters": "bond0",
                     f"{base}/ifindex": "7",
                     f"{base}/speed": "-1",
                     f"{base}/bonding/slaves": "eth1 eth0",
