@@ -34,7 +34,7 @@ types: $(DEV)
 	$(BIN)/mypy
 
 docs: $(DEV)
-	$(BIN)/python tools/write_docs.py
+	$(BIN)/python -m tools.write_docs
 
 bench: $(DEV)
 	$(BIN)/python -m bench.spine

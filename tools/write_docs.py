@@ -1,4 +1,4 @@
-"""Write docs/checks/*.md from the checks' docstrings, and the help blocks of README.md from the commands.
+"""Write docs/checks/*.md from the checks' docstrings, and README.md's help and output from the commands.
 
 `--check` writes nothing and exits 1 where a file is not what would be written.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+from fixtures import machines
 from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.engine.spec import CheckSpec
 
@@ -25,6 +27,7 @@ FAMILIES = {
     "RNK": "Differences between ranks",
     "PRB": "Measured communication",
 }
+OUTPUT = re.compile(r"(<!-- output -->\n```\n).*?(```\n<!-- /output -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- help: ([a-z ]*)-->\n```\n).*?(```\n<!-- /help -->)", re.DOTALL)
 
 
@@ -43,18 +46,30 @@ def page(family: str, checks: list[CheckSpec]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def help_of(words: str) -> str:
-    """What `fsdp-doctor WORDS --help` prints, at 80 columns."""
+def run(*words: str, columns: str = "80") -> str:
+    """What a command prints; its exit status does not matter."""
     done = subprocess.run(
-        [sys.executable, "-m", "fsdp_doctor", *words.split(), "--help"],
+        [sys.executable, "-m", "fsdp_doctor", *words],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=60,
-        env={"COLUMNS": "80", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        env={"COLUMNS": columns, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
         cwd=ROOT,
     )
     return done.stdout
+
+
+def demonstration() -> str:
+    """What `check --from` prints for a machine with two faults; the time it took is no part of it."""
+    machine = machines.h100("gpu-node-17")
+    for link in (4, 5, 12):
+        machine.gpu(3)["nvmlDeviceGetNvLinkState"]["args"][machines.key(link)] = 0
+    machine.env["NCCL_P2P_DISABLE"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        machine.write(Path(folder) / "recording")
+        text = run("check", "--from", str(Path(folder) / "recording"), "--no-color", columns="92")
+    return re.sub(r" in [0-9.]+ s ", " in 0.4 s ", text)
 
 
 def wanted() -> dict[Path, str]:
@@ -64,18 +79,23 @@ def wanted() -> dict[Path, str]:
         families.setdefault(check.family, []).append(check)
     files = {ROOT / "docs" / "checks" / f"{f}.md": page(f, checks) for f, checks in families.items()}
     readme = ROOT / "README.md"
-    files[readme] = BLOCK.sub(lambda m: m[1] + help_of(m[2]) + m[3], readme.read_text("utf-8"))
+    files[readme] = OUTPUT.sub(lambda m: m[1] + demonstration() + m[2], _helps(readme.read_text("utf-8")))
     return files
+
+
+def _helps(text: str) -> str:
+    return BLOCK.sub(lambda m: m[1] + run(*m[2].split(), "--help") + m[3], text)
 
 
 def main() -> int:
     """Write, or compare with `--check`."""
-    stale = [p for p, text in wanted().items() if not p.is_file() or p.read_text("utf-8") != text]
+    files = wanted()
+    stale = [p for p, text in files.items() if not p.is_file() or p.read_text("utf-8") != text]
     for path in stale:
         print(f"{path.relative_to(ROOT)} is not up to date")
         if "--check" not in sys.argv:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted()[path], "utf-8")
+            path.write_text(files[path], "utf-8")
     return 1 if stale and "--check" in sys.argv else 0
 
 
