@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -328,6 +329,45 @@ class TestHangs:
         assert isinstance(source.stack(), Unknown)
         assert isinstance(known(storage(source)), Storage)
         source.close()
+
+
+@pytest.fixture
+def dead_mount(tmp_path: Path) -> Iterator[str]:
+    """A file system whose server never answers, as a mount of NFS after its server died."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"/dev/fuse: {error.strerror}")
+    point = tmp_path / "dead"
+    point.mkdir()
+    options = f"fd={server},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}".encode()
+    if libc.mount(b"dead", bytes(point), b"fuse.dead", 0, options) != 0:
+        os.close(server)
+        pytest.skip(f"mount: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield str(point)
+    finally:
+        os.close(server)  # whoever waits for an answer gets an error
+        libc.umount2(bytes(point), 2)
+
+
+def test_a_file_system_that_is_dead(dead_mount: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PATH_SECONDS", 3.0)
+    monkeypatch.setenv("HOME", f"{dead_mount}/home")
+    checkpoint = f"{dead_mount}/ckpt"
+    source = LiveSource(seconds=LONG, checkpoint=checkpoint, ask={SYSTEM})
+    facts = collect(source, (Host, Storage), checkpoint=checkpoint)
+    found = facts[Storage].checkpoint
+    assert found is not None
+    assert (found.exists, found.writable, found.space) == (None, None, None)
+    assert (found.error or "").startswith("no answer in ")
+    assert found.mount is not None
+    assert found.mount.fstype == "fuse.dead"
+    assert "/" in facts[Storage].spaces
+    assert facts[Host].home_writable is None
+    assert isinstance(source.read(f"{dead_mount}/.nccl.conf"), Unknown)
+    source.close()
 
 
 def test_addresses() -> None:
