@@ -9,6 +9,8 @@ from fsdp_doctor.facts.parse import integer
 
 NODE_LIMIT = 65536
 LENGTH_LIMIT = 1 << 20
+NAME_LIMIT = 255
+DIGITS = 12
 BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 
@@ -48,7 +50,8 @@ def _split(text: str) -> list[str]:
 
 def _expand(item: str) -> list[str] | None:
     parts = BRACKETS.split(item)
-    if any(c in "".join(parts[::2]) for c in "[]"):
+    fixed = "".join(parts[::2])
+    if "[" in fixed or "]" in fixed or len(fixed) > NAME_LIMIT:
         return None
     choices: list[list[str]] = []
     total = 1
@@ -70,7 +73,7 @@ def _ranges(text: str) -> list[str] | None:
         low, dash, high = part.strip().partition("-")
         high = high if dash else low
         first, last = integer(low), integer(high)
-        if not (low.isdigit() and high.isdigit()) or first is None or last is None:
+        if not (low.isdigit() and high.isdigit()) or first is None or last is None or len(low) > DIGITS:
             return None
         if not 0 <= last - first < NODE_LIMIT - len(values):
             return None

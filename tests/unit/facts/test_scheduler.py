@@ -212,6 +212,8 @@ def test_addresses_without_a_problem(address: str) -> None:
         ("n[a-b]", None),
         ("n[1-999999999]", None),
         ("n[0-999][0-999]", None),
+        ("n" * 1000 + "[0-60000]", None),
+        ("n[" + "0" * 1000 + "-60000]", None),
         ("", None),
     ],
 )
