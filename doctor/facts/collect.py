@@ -7,6 +7,7 @@ from importlib import import_module
 
 from fsdp_doctor.facts.source import Source
 from fsdp_doctor.subjects.environment import Environment
+from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.gpu import Driver, Gpus
 from fsdp_doctor.subjects.host import Host
@@ -14,6 +15,7 @@ from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.pci import Pci
+from fsdp_doctor.subjects.probe import ProbeResult
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity, Scheduler
 from fsdp_doctor.subjects.stack import Stack, Torch
@@ -61,6 +63,8 @@ def _fact(source: Source, kind: type[object], checkpoint: str | None, launch: La
         return Unknown("no launch command was given", absent=True) if launch is None else Known(launch)
     if kind is Identity:
         return _guarded("identity", kind, lambda: Known(_identity(source)))
+    if kind in (ProbeResult, Fabric):
+        return Unknown("no probe was run", "run `fsdp-doctor probe`", absent=True)
     if kind not in PROVIDERS:
         return Unknown(f"nothing provides {kind.__name__}")
     provider = _provider(kind)
