@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+SILENT_PASS = "nothing wrong found"
+"""What the pass of a check that yielded nothing says."""
+
 
 class Status(str, Enum):
     """How one result ended. `SKIP` and `ERROR` never count as a pass."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.registry import BrokenPlugin
 from fsdp_doctor.engine.spec import CheckSpec
-from fsdp_doctor.findings import Evidence, Finding, Result, Row, Status, Subject
+from fsdp_doctor.findings import SILENT_PASS, Evidence, Finding, Result, Row, Status, Subject
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.scheduler import Identity
 
@@ -31,7 +31,7 @@ def _run(check: CheckSpec, facts: Facts, options: Options, identity: Identity | 
         findings = [Finding(Status.SKIP, missing.reason, missing.enable)]
     else:
         try:
-            findings = list(check.judge(facts, options)) or [Finding(Status.PASS, "nothing wrong found")]
+            findings = list(check.judge(facts, options)) or [Finding(Status.PASS, SILENT_PASS)]
         except Exception as error:  # whatever a check raises is that check's error and nobody else's
             trace = traceback.format_exc(limit=-6)
             findings = [

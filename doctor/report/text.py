@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fsdp_doctor.findings import Confidence, Fix, Owner, Report, Result, Risk, Status, Verdict
+from fsdp_doctor.findings import SILENT_PASS, Confidence, Fix, Owner, Report, Result, Risk, Status, Verdict
 from fsdp_doctor.report.describe import ORDER, codes_words, counts_words, exit_words, subject_words
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
@@ -60,7 +60,7 @@ def render(report: Report, style: Style) -> str:
     if style.verbose:
         for result in shown:
             if result.status in (Status.PASS, Status.SKIP):
-                _result(page, result)
+                _brief(page, result)
     else:
         _folded_passes(page, shown)
         _folded_skips(page, shown)
@@ -96,8 +96,8 @@ def _result(page: Page, result: Result) -> None:
         parts.append((f"  ({result.confidence.value} confidence)", "dim"))
     page.paragraph(parts, first=_mark(page, result.status), hang=2)
     page.labelled("where", subject_words(result.subject))
-    page.labelled("reason" if result.status is Status.SKIP else "found", result.found)
-    page.labelled("enable" if result.status is Status.SKIP else "expected", result.expected)
+    page.labelled("found", result.found)
+    page.labelled("expected", result.expected)
     page.labelled("why", result.why)
     if result.fix:
         page.labelled("fix", f"{result.fix.text}{_who(result.fix)}")
@@ -107,8 +107,26 @@ def _result(page: Page, result: Result) -> None:
         for evidence in result.evidence:
             page.labelled("evidence", evidence.source, "dim")
             page.raw_lines(evidence.text, 6)
-    if result.status not in (Status.PASS, Status.SKIP):
-        page.blank()
+    page.blank()
+
+
+def _brief(page: Page, result: Result) -> None:
+    """A pass or a skip on one line: the title of a check names its fault, which a pass did not find."""
+    said = result.found
+    if result.status is Status.SKIP:
+        enable = f" (enable: {result.expected})" if result.expected else ""
+        said = f"{result.title}: {result.found}{enable}"
+    elif said == SILENT_PASS:
+        said = f"not found: {result.title}"
+    parts = [
+        (f"{result.status.value.upper()}  ", COLOUR[result.status]),
+        (result.code, "bold"),
+        (f"  {said}", ""),
+    ]
+    several = result.subject.rank is not None or result.subject.gpu is not None
+    if several:
+        parts.append((f"  ({subject_words(result.subject)})", "dim"))
+    page.paragraph(parts, first=_mark(page, result.status), hang=2)
 
 
 def _who(fix: Fix) -> str:
