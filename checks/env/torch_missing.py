@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.env._floor import below_floor
@@ -12,11 +13,12 @@ from fsdp_doctor.findings import Evidence, Finding, Fix, Risk, Row, Subject, fai
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Driver
 from fsdp_doctor.subjects.stack import Stack, Torch
-from fsdp_doctor.tables.import_errors import PATTERNS, Cause, Pattern
+from fsdp_doctor.tables.import_errors import PATIENCE, PATTERNS, Cause, Pattern
 from fsdp_doctor.tables.torch_releases import INDEX, NEWEST
 from fsdp_doctor.tables.versions import parse, show
 
 OWN = "fsdp-doctor"
+WAITED = re.compile(r"\bno answer in (\d+(?:\.\d+)?) s\b")
 
 
 def _is_absent(stack: Stack, torch: Torch | None) -> bool:
@@ -85,6 +87,10 @@ def torch_import_fails(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip("importing torch was not tried", enable=f"run {stack.executable} -c 'import torch'")
         return
     pattern, detail = _classify(error)
+    waited = WAITED.search(error)
+    if waited and float(waited.group(1)) < PATIENCE:
+        yield skip(f"import torch had not ended after {waited.group(1)} s", enable="give more --deadline")
+        return
     version = stack.dists.get("torch")
     wheels = nccl_wheels(stack.dists)
     if pattern is not None:

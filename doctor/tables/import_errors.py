@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 CHECKED_ON = "2026-08-31"
+PATIENCE = 30.0
+"""Seconds that an import of torch may take from a cold or a network file system before it counts as hung."""
 
 
 class Cause(str, Enum):
