@@ -79,6 +79,7 @@ def digest(facts: Facts, rank: int | None = None) -> RankDigest:
         interfaces=network.interfaces if network else (),
         checkpoint=_checkpoint(facts.find(Storage)),
         code_version=host.code_version if host else None,
+        host_addresses=network.resolve.get(network.hostname) if network else None,
     )
 
 

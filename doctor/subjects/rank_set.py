@@ -89,6 +89,8 @@ class RankDigest:
     checkpoint: RankCheckpoint | None = None
     code_version: str | None = None
     """Commit of the git checkout in the working folder."""
+    host_addresses: tuple[str, ...] | None = None
+    """What the host's own name resolves to on the host itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ class Unreached:
     kind: str
     """master or ephemeral."""
     reason: str
+    address: str | None = None
+    """The one that was tried: that of the interface which NCCL would take on the target."""
+    reached_at: str | None = None
+    """Another address of the target at which the same port answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,10 @@ class RankSet:
     """Rank -> what is known of one that did not report, such as its last stage or its exit."""
     waited_seconds: float | None = None
     reachability: Reachability | None = None
+    silent_hosts: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> host of one that came and did not report."""
+    claims: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Rank -> hosts of further processes that say they are it."""
 
     @property
     def missing(self) -> tuple[int, ...]:

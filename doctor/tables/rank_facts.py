@@ -53,3 +53,11 @@ PER_RANK_VARIABLES = frozenset(
 PER_RANK_PREFIXES = ("OMPI_MCA_", "TORCHELASTIC_", "ACCELERATE_DEBUG", "CUDA_COREDUMP", "TORCH_NCCL_COREDUMP")
 AGREE_PREFIX = "NCCL_"
 """Variables of NCCL itself must agree; a difference in the others is a warning."""
+
+REFUSED = "connection refused"
+TIMED_OUT = "timed out"
+NO_ROUTE = "no route to host"
+SILENT = "accepted, and no answer"
+NO_NAME = "the name does not resolve"
+BLOCKED = (REFUSED, TIMED_OUT, NO_ROUTE)
+"""How a connection between ranks fails for a reason of the network, rather than of the process there."""

@@ -1,0 +1,236 @@
+"""Whether ranks can connect to each other on ports that the kernel chooses, as NCCL and gloo do."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import random
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fsdp_doctor.engine.interfaces import predict
+from fsdp_doctor.ranks import wire
+from fsdp_doctor.ranks.dial import Line, Place, dial
+from fsdp_doctor.ranks.ports import listen
+from fsdp_doctor.subjects.network import Interface
+from fsdp_doctor.subjects.rank_set import Unreached
+from fsdp_doctor.tables.nccl_variables import SOCKET_FAMILIES
+from fsdp_doctor.tables.rank_facts import SILENT
+
+EPHEMERAL, MASTER = "ephemeral", "master"
+CONNECT_SECONDS = 2.5
+ANSWER_SECONDS = 1.5
+GUEST_SECONDS = 5.0
+GUESTS = 512
+PROOF_SIZE = 64
+ALL_PAIRS = 64
+"""Ranks up to which every pair of hosts is tried."""
+PER_HOST_PAIR = 2
+SAMPLE = 4
+"""Random hosts that each rank of a larger job tries, besides its neighbour in the ring."""
+
+
+# ------------------------------------------------------------------------------------------- listening
+class Listener(threading.Thread):
+    """Answers ranks of the same job on a port that the kernel chose."""
+
+    def __init__(self, key: bytes, rank: int) -> None:
+        """Raises `OSError` where no port is to be had."""
+        super().__init__(name="listener", daemon=True)
+        self._key, self._rank = key, rank
+        self._server = listen((0,))
+        self.port = int(self._server.getsockname()[1])
+        self._guests: dict[socket.socket, tuple[str, bytearray, float]] = {}
+        self._stop = threading.Event()
+
+    def close(self) -> None:
+        """End it."""
+        self._stop.set()
+        if self.is_alive():
+            self.join(1.0)
+
+    def run(self) -> None:
+        """Serve until `close`."""
+        with self._server, selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                for key, _ in selector.select(0.2):
+                    assert isinstance(key.fileobj, socket.socket)
+                    if key.fileobj is self._server:
+                        self._accept(selector)
+                    elif not self._hear(key.fileobj):
+                        self._leave(selector, key.fileobj)
+                now = time.monotonic()
+                for guest in [g for g, (_, _, since) in self._guests.items() if now - since > GUEST_SECONDS]:
+                    self._leave(selector, guest)
+            for guest in tuple(self._guests):
+                self._leave(selector, guest)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            guest, _ = self._server.accept()
+        except OSError:
+            time.sleep(0.01)  # no file left for it: another try comes at once otherwise
+            return
+        guest.setblocking(False)
+        nonce = wire.nonce()
+        with contextlib.suppress(OSError):
+            guest.send(wire.banner(nonce))
+        self._guests[guest] = (nonce, bytearray(), time.monotonic())
+        selector.register(guest, selectors.EVENT_READ)
+        if len(self._guests) > GUESTS:
+            self._leave(selector, next(iter(self._guests)))
+
+    def _hear(self, guest: socket.socket) -> bool:
+        nonce, heard, _ = self._guests[guest]
+        try:
+            data = guest.recv(PROOF_SIZE - len(heard))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        heard += data
+        if len(heard) < PROOF_SIZE:
+            return bool(data)
+        if wire.proves(heard.decode("ascii", "replace"), self._key, "reach", nonce):
+            with contextlib.suppress(OSError):
+                guest.send(wire.proof(self._key, "reached", nonce, self._rank).encode())
+        return False
+
+    def _leave(self, selector: selectors.BaseSelector, guest: socket.socket) -> None:
+        selector.unregister(guest)
+        self._guests.pop(guest, None)
+        guest.close()
+
+
+# ------------------------------------------------------------------------------------------ connecting
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A rank and the addresses it may be reached at, the one that NCCL would use first."""
+
+    rank: int
+    addresses: tuple[str, ...]
+    port: int
+    kind: str = EPHEMERAL
+
+
+def attempt(source: int, targets: Iterable[Target], key: bytes, seconds: float) -> tuple[Unreached, ...]:
+    """Connect to every target's first address, and to the others where that fails; what did not come about."""
+    those = [t for t in targets if t.addresses]
+    each = min(CONNECT_SECONDS, seconds / 2)
+    reasons = _reasons([(t, t.addresses[0]) for t in those], key, each)
+    failed = [t for t in those if reasons[t, t.addresses[0]]]
+    others = _reasons([(t, a) for t in failed for a in t.addresses[1:]], key, each)
+    found = []
+    for t in failed:
+        first = t.addresses[0]
+        instead = next((a for a in t.addresses[1:] if not others[t, a]), None)
+        found.append(Unreached(source, t.rank, t.port, t.kind, reasons[t, first], first, instead))
+    return tuple(found)
+
+
+def _reasons(tries: list[tuple[Target, str]], key: bytes, seconds: float) -> dict[tuple[Target, str], str]:
+    """Target and address -> why it was not reached; empty where it was."""
+    answers = dial((Place(address, target.port) for target, address in tries), seconds)
+    until = time.monotonic() + ANSWER_SECONDS
+    for target, address in tries:
+        line = answers[Place(address, target.port)]
+        if isinstance(line, Line):
+            with contextlib.suppress(OSError):
+                line.socket.send(wire.proof(key, "reach", line.nonce).encode())
+    reasons = {}
+    for target, address in tries:
+        answer = answers[Place(address, target.port)]
+        if target.kind == MASTER:  # a store that is not ours need only accept
+            reasons[target, address] = "" if isinstance(answer, Line) or answer.connected else answer.reason
+        else:
+            reasons[target, address] = (
+                _answer(answer, key, target.rank, until) if isinstance(answer, Line) else answer.reason
+            )
+    for answer in answers.values():
+        if isinstance(answer, Line):
+            answer.socket.close()
+    return reasons
+
+
+def _answer(line: Line, key: bytes, rank: int, until: float) -> str:
+    heard = b""
+    try:
+        while len(heard) < PROOF_SIZE:
+            line.socket.settimeout(max(0.01, until - time.monotonic()))
+            data = line.socket.recv(PROOF_SIZE - len(heard))
+            if not data:
+                return "an fsdp-doctor of another job answers there"
+            heard += data
+    except TimeoutError:
+        return SILENT
+    except OSError as error:
+        return error.strerror or str(error)
+    right = wire.proves(heard.decode("ascii", "replace"), key, "reached", line.nonce, rank)
+    return "" if right else "another rank answers there"
+
+
+# --------------------------------------------------------------------------------------------- choosing
+def pairs(hosts: Mapping[int, str], seed: int = 0) -> dict[int, tuple[int, ...]]:
+    """Rank -> the ranks it tries. `hosts` names the machine of each rank.
+
+    The next rank in the ring; up to `ALL_PAIRS` ranks every pair of hosts in both directions, a few times
+    each; in a larger job a random sample of other hosts.
+    """
+    order = sorted(hosts)
+    chosen: dict[int, dict[int, None]] = {r: {} for r in order}
+    for rank, following in zip(order, order[1:] + order[:1], strict=True):
+        if rank != following:
+            chosen[rank][following] = None
+    groups: dict[str, list[int]] = {}
+    for rank in order:
+        groups.setdefault(hosts[rank], []).append(rank)
+    names = sorted(groups)
+    if len(order) <= ALL_PAIRS:
+        for one in names:
+            for other in names:
+                if one != other:
+                    _between(groups[one], groups[other], chosen)
+    elif len(names) > 1:
+        pick = random.Random(seed)
+        for rank in order:
+            for name in pick.sample(names, min(SAMPLE + 1, len(names))):
+                if name != hosts[rank] and len(chosen[rank]) <= SAMPLE:
+                    chosen[rank][pick.choice(groups[name])] = None
+    return {r: tuple(t) for r, t in chosen.items()}
+
+
+def _between(ones: Sequence[int], others: Sequence[int], chosen: dict[int, dict[int, None]]) -> None:
+    already = sum(t in chosen[r] for r in ones for t in others)
+    for i in range(min(PER_HOST_PAIR - already, max(len(ones), len(others)))):
+        chosen[ones[i % len(ones)]][others[i % len(others)]] = None
+
+
+# -------------------------------------------------------------------------------------------- addresses
+def own_addresses(interfaces: tuple[Interface, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The addresses of the interface that NCCL is predicted to take, the one it would announce first."""
+    family = environment.get("NCCL_SOCKET_FAMILY")
+    first = predict(
+        interfaces,
+        environment.get("NCCL_SOCKET_IFNAME"),
+        family if family in SOCKET_FAMILIES else None,
+        environment.get("NCCL_COMM_ID"),
+    ).first
+    if first is None:
+        return ()
+    v4 = [a.partition("/")[0] for a in first.ipv4]
+    v6 = [a.partition("/")[0] for a in first.ipv6 if not a.lower().startswith("fe80")]
+    return tuple((v6 or v4 if family == "AF_INET6" else v4 or v6)[:1])
+
+
+def reachable_elsewhere(address: str) -> bool:
+    """Whether an address means the same machine on another one."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return not (found.is_loopback or found.is_unspecified or found.is_link_local)
