@@ -73,6 +73,11 @@ class Child:
         """The process id once it is known."""
         return getattr(self._process, "pid", None)
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self._done.is_set()
+
     def result(self, deadline: float) -> Outcome:
         """How it ended. `deadline` counts seconds from the start; a child that runs longer is ended."""
         try:
