@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsdp_doctor.probe.figures import largest
@@ -43,10 +44,13 @@ def _slow_groups(
     kinds = dict.fromkeys(range(len(names)))
     worst: dict[str, Culprit] = {}
     for op in FSDP_OPS:
-        first, second = (_group_costs(result, figures, names, op, run) for run in (0, 1))
+        tops = [{i: f for i, n in enumerate(names) if (f := largest(figures, op, n, run))} for run in (0, 1)]
+        first, second = (_costs(result, top) for top in tops)
         repeated = against_others(second, kinds)
         for i, slower in against_others(first, kinds).items():
-            again = repeated[i].ratio >= warn if i in repeated else None
+            again = repeated[i].ratio >= warn and _apart(tops[1], i) if i in repeated else None
+            if not _apart(tops[0], i):
+                continue
             said = f"{op} {1 / slower.value:.1f} GB/s busbw, others {1 / slower.reference:.1f}"
             made = Culprit(
                 prefix, slower.ratio, 1 / slower.value, 1 / slower.reference, "GB/s", evidence=(said,)
@@ -57,13 +61,13 @@ def _slow_groups(
     return worst
 
 
-def _group_costs(
-    result: ProbeResult, figures: Sequence[Figure], names: Sequence[str], op: str, run: int
-) -> dict[int, float]:
+def _apart(tops: Mapping[int, Figure], index: int) -> bool:
+    """Whether the interval of the median lies wholly above those of the others, by their median."""
+    others = [f.interval[1] for i, f in tops.items() if i != index]
+    return bool(others) and tops[index].interval[0] > statistics.median(others)
+
+
+def _costs(result: ProbeResult, tops: Mapping[int, Figure]) -> dict[int, float]:
     """Seconds per GB on the wire. On shared cores the fastest iteration is the one that nothing disturbed."""
-    found = {i: largest(figures, op, name, run) for i, name in enumerate(names)}
-    costs = {}
-    for i, f in found.items():
-        if f is not None and f.busbw > 0:
-            costs[i] = (1.0 if result.device == "cuda" else f.minimum / f.median) / f.busbw
-    return costs
+    shared = result.device != "cuda"
+    return {i: (f.minimum / f.median if shared else 1.0) / f.busbw for i, f in tops.items() if f.busbw > 0}
