@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import cache
 from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -18,7 +18,7 @@ class FormatError(ValueError):
 
 
 def to_json(value: object) -> object:
-    """Dataclasses become objects without the fields that have their default, tuples arrays, enums values."""
+    """Dataclasses become objects without fields at their default, tuples arrays, enums their values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {n: to_json(v) for n, default in _defaults(type(value)) if (v := getattr(value, n)) != default}
     if isinstance(value, Enum):
@@ -33,13 +33,13 @@ def to_json(value: object) -> object:
 def from_json(kind: type[T], value: object) -> T:
     """Build a `kind`. Defaults stand in, unknown names are ignored. Raises `FormatError`."""
     try:
-        return cast("T", _reader(kind)(value))
+        return cast("T", _reader(cast("Hashable", kind))(value))
     except FormatError as error:
         raise FormatError(f"{kind.__name__}{error}") from None
 
 
 @cache
-def _defaults(kind: type[object]) -> tuple[tuple[str, object], ...]:
+def _defaults(kind: Hashable) -> tuple[tuple[str, object], ...]:
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return tuple((f.name, _default(f)) for f in fields)
 
@@ -51,7 +51,7 @@ def _default(field: dataclasses.Field[object]) -> object:
 
 
 @cache
-def _reader(kind: object) -> Reader:
+def _reader(kind: Hashable) -> Reader:
     """The function that reads one type; made once, since working a type out costs more than a value."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -69,9 +69,10 @@ def _reader(kind: object) -> Reader:
     raise TypeError(f"no JSON form for {kind}")
 
 
-def _union(args: tuple[object, ...]) -> Reader:
-    optional = type(None) in args
-    readers = [_reader(a) for a in args if a is not type(None)]
+def _union(args: tuple[Hashable, ...]) -> Reader:
+    none = cast("Hashable", type(None))
+    optional = none in args
+    readers = [_reader(a) for a in args if a is not none]
 
     def read(value: object) -> object:
         if value is None and optional:
@@ -86,7 +87,7 @@ def _union(args: tuple[object, ...]) -> Reader:
     return read
 
 
-def _array(args: tuple[object, ...]) -> Reader:
+def _array(args: tuple[Hashable, ...]) -> Reader:
     if args[-1] is Ellipsis:
         reader = _reader(args[0])
 
@@ -106,7 +107,7 @@ def _array(args: tuple[object, ...]) -> Reader:
     return fixed
 
 
-def _mapping(key: object, item: object) -> Reader:
+def _mapping(key: object, item: Hashable) -> Reader:
     reader = _reader(item)
 
     def read(value: object) -> object:
@@ -127,7 +128,7 @@ def _key(kind: object, key: str) -> object:
 
 def _object(kind: type[object]) -> Reader:
     hints = get_type_hints(kind)
-    readers = [(n, _reader(hints[n]), d is dataclasses.MISSING) for n, d in _defaults(kind)]
+    readers = [(n, _reader(hints[n]), d is dataclasses.MISSING) for n, d in _defaults(cast("Hashable", kind))]
 
     def read(value: object) -> object:
         if not isinstance(value, Mapping):

@@ -15,6 +15,8 @@ import click
 
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.fixes import carry_out, plan
+from fsdp_doctor.cli.jobwide import is_jobwide
+from fsdp_doctor.cli.joining import Joined, Joining, joining, joining_options, place
 from fsdp_doctor.cli.judging import Judgement, Work, judge
 from fsdp_doctor.cli.reporting import deliver, now
 from fsdp_doctor.cli.selecting import chosen_checks, known_suppressions
@@ -25,8 +27,10 @@ from fsdp_doctor.engine.options import Options, Profile
 from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.engine.runner import PLUGIN_CODE, broken_plugin_results
 from fsdp_doctor.engine.spec import CheckSpec
+from fsdp_doctor.facts.digest import KINDS as DIGEST_KINDS
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.ranks.context import Alone
 from fsdp_doctor.subjects.launch import Launch
 
 BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
@@ -52,6 +56,7 @@ class Request:
     fix: bool
     yes: bool
     allow_mixed_gpus: bool
+    joining: Joining
     words: tuple[str, ...]
 
 
@@ -84,6 +89,7 @@ class Request:
 @click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="The training script.")
 @click.option("--fix", is_flag=True, help="Show the commands that would fix what was found.")
 @click.option("--yes", is_flag=True, help="With --fix: run those that are safe and need no administrator.")
+@joining_options
 @click.option("--allow-mixed-gpus", is_flag=True, help="Different GPUs in one job are intended.")
 @click.argument("launch_command", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH COMMAND]")
 def command(settings: Settings, **own: object) -> int:
@@ -94,7 +100,35 @@ def command(settings: Settings, **own: object) -> int:
     """
     began = click.get_current_context().obj
     assert isinstance(began, float)
-    return deliver(report(_request(settings, own), settings, began), settings)
+    started = now()
+    request = _request(settings, own)
+    where = Alone("a recording") if request.recording else place(request.joining, bool(request.words))
+    if isinstance(where, Alone):
+        found = judged(request, settings, began)
+        if where.wanted:
+            found = _noting(found, f"the ranks of this job were not gathered: {where.reason}")
+        return deliver(report(request, settings, began, found, started), settings)
+    with Joined(
+        where,
+        request.joining,
+        began=began,
+        budget=BUDGET[request.profile],
+        deadline=settings.deadline,
+        checkpoint=request.ckpt,
+    ) as joined:
+        found = judged(request, settings, began, joined)
+        if not joined.leads:
+            return joined.follow(found.judgement, found.unjudged)
+        more = joined.gather(found.judgement, found.work)
+        found = replace(_noting(found, *joined.refusals), unjudged=(*found.unjudged, *more))
+        found = replace(found, subjects=replace(found.subjects, expected=tuple(range(where.world_size))))
+        code = deliver(report(request, settings, began, found, started), settings)
+        joined.finish(code)
+        return code
+
+
+def _noting(found: Judged, *notes: str) -> Judged:
+    return replace(found, subjects=replace(found.subjects, notes=(*found.subjects.notes, *notes)))
 
 
 def _request(settings: Settings, own: dict[str, object]) -> Request:
@@ -113,6 +147,7 @@ def _request(settings: Settings, own: dict[str, object]) -> Request:
         fix=bool(own["fix"]),
         yes=bool(own["yes"]),
         allow_mixed_gpus=bool(own["allow_mixed_gpus"]),
+        joining=joining(own),
         words=tuple(words),
     )
     if request.yes and not request.fix:
@@ -130,10 +165,22 @@ def _request(settings: Settings, own: dict[str, object]) -> Request:
     return request
 
 
-def report(request: Request, settings: Settings, began: float) -> Report:
-    """Everything between the command line and the renderer; the time counts from `began` (monotonic)."""
-    started = now()
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What this process found by itself."""
+
+    judgement: Judgement
+    subjects: Subjects
+    checks: tuple[CheckSpec, ...]
+    launch: Launch | None
+    work: Work
+    unjudged: tuple[str, ...]
+
+
+def judged(request: Request, settings: Settings, began: float, joined: Joined | None = None) -> Judged:
+    """Judge a recording or this machine; the time counts from `began` (monotonic)."""
     budget = settings.deadline or (RECORDING_BUDGET if request.recording else BUDGET[request.profile])
+    until = joined.judge_until if joined is not None else began + budget - min(MARGIN, budget / 2)
     checks = chosen_checks(settings, request.profile)
     launch, problems = _launch(request.words)
     with ExitStack() as used:
@@ -141,15 +188,24 @@ def report(request: Request, settings: Settings, began: float) -> Report:
             subjects = recording(request.recording)
         else:
             kinds = {k for c in checks for k in (*c.needs, *c.uses)}
-            left = max(budget - (time.monotonic() - began), 0.0)
+            if joined is not None and any(is_jobwide(c) for c in checks):
+                kinds.update(DIGEST_KINDS)
+            left = max(until - time.monotonic(), 0.0)
             patience = max(left - min(RESERVE, left / 2), 0.05)
             asked = ask_machine(kinds, patience, request.python, request.ckpt, launch)
             subjects = this_machine(used.enter_context(closing(asked)))
         work = _work(request, settings, subjects, checks, launch)
-        judgement = judge(subjects.sources, work, began + budget - min(MARGIN, budget / 2))
-    results = _with_plugins(judgement.merger.results(), settings)
-    unjudged = [*problems, *by_name(request, judgement, subjects, checks)]
-    data = _data(request, judgement, subjects, launch, settings)
+        if joined is not None:
+            work = replace(work, joined=True, noted=joined.journal.mark, quiet=not joined.leads)
+        judgement = judge(subjects.sources, work, until)
+    unjudged = (*problems, *by_name(request, judgement, subjects, checks))
+    return Judged(judgement, subjects, checks, launch, work, unjudged)
+
+
+def report(request: Request, settings: Settings, began: float, found: Judged, started: str) -> Report:
+    """Everything between what was found and the renderer."""
+    results = _with_plugins(found.judgement.merger.results(), settings)
+    data = _data(request, found.judgement, found.subjects, found.launch, settings)
     if request.fix:
         data["fixes"] = carry_out(plan(results), request.yes)
     return Report(
@@ -159,7 +215,7 @@ def report(request: Request, settings: Settings, began: float) -> Report:
         started=started,
         seconds=time.monotonic() - began,
         data=data,
-        unjudged=tuple(unjudged),
+        unjudged=found.unjudged,
         strict=settings.strict,
     )
 

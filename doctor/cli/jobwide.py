@@ -54,9 +54,17 @@ class Job:
             self._world = max(self._world, identity.world_size)
         if not self._digests:
             self._scheduler = facts.fact(Scheduler)
-        noted = digest(facts, rank)
+        self.keep(digest(facts, rank))
+
+    def keep(self, noted: RankDigest) -> None:
+        """Note one rank by its digest."""
         noted = replace(noted, dists=self._once(noted.dists), environment=self._once(noted.environment))
         self._digests.setdefault(noted.rank, noted)
+
+    @property
+    def digests(self) -> dict[int, RankDigest]:
+        """Rank -> digest, in rank order."""
+        return {r: self._digests[r] for r in sorted(self._digests)}
 
     def facts(self, silent: Mapping[int, str], complete: bool) -> Facts:
         """What the job-wide checks judge; `silent` are ranks that could not be read, with the reason."""
@@ -70,6 +78,10 @@ class Job:
             scheduler = None if isinstance(self._scheduler, Unknown) else self._scheduler.value
             nodes = scheduler.node_list if scheduler is not None else ()
             whole = Known(RankSet(world, ranks, nodes, dict(silent)), "the ranks of the recording")
+        return self.facts_of(whole)
+
+    def facts_of(self, whole: Known[RankSet] | Unknown) -> Facts:
+        """What the job-wide checks judge, with the ranks as they were gathered elsewhere."""
         launch = Unknown("no launch command was given") if self._launch is None else Known(self._launch)
         return Facts({RankSet: whole, Scheduler: self._scheduler, Launch: launch})
 

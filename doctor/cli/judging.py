@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -49,6 +49,12 @@ class Work:
     today: date = date.min
     gathered: bool = False
     """The sources are all ranks of the job that reported, as in a recording."""
+    joined: bool = False
+    """Other ranks judge themselves; rank 0 judges them together afterwards, not here."""
+    noted: Callable[[str], None] | None = None
+    """Hears what is waited for."""
+    quiet: bool = False
+    """Nobody is shown what is waited for."""
 
 
 @dataclass(slots=True)
@@ -56,6 +62,7 @@ class Judgement:
     """What is known so far. `facts` are those of the first rank."""
 
     merger: Merger
+    job: Job
     judged_checks: int = 0
     """Of the rank at hand, job-wide ones left out."""
     judged_ranks: int = 0
@@ -79,7 +86,7 @@ def judge(sources: Iterable[RankSource | Unreadable], work: Work, until: float |
     in `unfinished`; ranks that have none are missing from `ranks`. Checks of the whole job come last, and
     are skipped where not every rank was read. Raises whatever opening a source raised.
     """
-    waiting = Waiting()
+    waiting = Waiting(work.noted)
     thread = _Judge(sources, work, waiting)
     thread.start()
 
@@ -87,7 +94,7 @@ def judge(sources: Iterable[RankSource | Unreadable], work: Work, until: float |
         thread.join(seconds)
         return not thread.is_alive()
 
-    if attend(done, waiting, until):
+    if attend(done, waiting, until, work.quiet):
         if thread.state.error is not None:
             raise thread.state.error
         return thread.state
@@ -99,7 +106,7 @@ def judge(sources: Iterable[RankSource | Unreadable], work: Work, until: float |
         late = thread.checks[state.judged_checks :]
         state.unfinished = len(late)
         state.merger.add(_unfinished(late, state.stopped_at))
-    if not state.judged_job:
+    if not state.judged_job and not work.joined:
         state.merger.add(run_checks(thread.job.checks, thread.job.facts({}, False), work.options))
     return state
 
@@ -122,7 +129,7 @@ class _Judge(threading.Thread):
         self._kinds = (*dict.fromkeys((*asked, *self.job.kinds, Identity)),)
         self.lock = threading.Lock()
         self.stopped = False
-        self.state = Judgement(Merger(node_scoped(self.checks)))
+        self.state = Judgement(Merger(node_scoped(self.checks)), self.job)
 
     def run(self) -> None:
         """Judge rank by rank, then the job, until all is done or the deadline has come."""
@@ -132,6 +139,8 @@ class _Judge(threading.Thread):
                     self.state.unreadable.append(source)
                 elif not self._rank(source):
                     return
+            if self._work.joined:
+                return
             silent = {u.rank: f"its recording cannot be read: {u.reason}" for u in self.state.unreadable}
             if self._judge(self.job.checks, self.job.facts(silent, True)):
                 self.state.judged_job = True

@@ -30,13 +30,17 @@ WAITS = {
 class Waiting:
     """The answer that is being waited for, and since when (monotonic seconds)."""
 
-    def __init__(self) -> None:
+    def __init__(self, noted: Callable[[str], None] | None = None) -> None:
+        """`noted` hears of every wait, in words."""
         self.what: str | None = None
         self.since = time.monotonic()
+        self._noted = noted
 
     def note(self, what: str | None) -> None:
         """A wait began, or with None ended."""
         self.what, self.since = what, time.monotonic()
+        if self._noted is not None:
+            self._noted(f"waiting for {what}" if what is not None else "judging")
 
     def words(self) -> str:
         """One line for a person."""
@@ -77,12 +81,12 @@ def watched(source: Source, waiting: Waiting) -> Source:
     return cast("Source", _Watched(source, waiting))
 
 
-def attend(done: Callable[[float], bool], waiting: Waiting, until: float | None) -> bool:
+def attend(done: Callable[[float], bool], waiting: Waiting, until: float | None, quiet: bool = False) -> bool:
     """Wait until `done(seconds)` is true or the time `until` (monotonic) comes; whether it was done.
 
-    A person at a terminal sees what is waited for; nobody else sees anything.
+    A person at a terminal sees what is waited for, unless `quiet`; nobody else sees anything.
     """
-    if not is_terminal(sys.stderr):
+    if quiet or not is_terminal(sys.stderr):
         return _wait(done, until, lambda: None, None)
     from rich.console import Console
     from rich.markup import escape

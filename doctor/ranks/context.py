@@ -13,7 +13,7 @@ WORLD_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """This process has no peers to talk to, and why; `wanted` where it should have had some."""
+    """No peers to talk to, and why; `wanted` where there should have been some."""
 
     reason: str
     wanted: bool = False

@@ -55,7 +55,7 @@ Answer = Union[Line, Failure]
 
 
 def addresses(host: str, port: int) -> tuple[str, ...] | str:
-    """What a host resolves to for TCP, in the resolver's order, or why nothing. May take the resolver's time."""
+    """What a host resolves to, in the resolver's order, or why nothing. Takes the resolver's time."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

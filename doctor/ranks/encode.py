@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fsdp_doctor.codec import FormatError, from_json, to_json
-from fsdp_doctor.findings import Result, Subject
+from fsdp_doctor.findings import Result
 from fsdp_doctor.subjects.network import Interface
 from fsdp_doctor.subjects.rank_set import RankDigest
 
@@ -32,19 +32,25 @@ def digest_from_json(value: object, rank: int) -> RankDigest:
 
 
 def results_to_json(results: Iterable[Result], host: str | None, rank: int) -> list[str]:
-    """One text per result, the same on every rank that finds the same: its own host and rank are left out."""
-    return [
-        json.dumps(to_json(_anonymous(r, host, rank)), separators=(",", ":"), sort_keys=True) for r in results
-    ]
+    """One text per result, the same on every rank that finds the same: host and rank are left out."""
+    return [_text(to_json(_anonymous(r, host, rank))) for r in results]
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
 def _anonymous(result: Result, host: str | None, rank: int) -> Result:
     subject = result.subject
-    own = Subject(
-        host=None if subject.host == host else subject.host,
-        rank=None if subject.rank == rank else subject.rank,
+    return replace(
+        result,
+        subject=replace(
+            subject,
+            host=None if subject.host == host else subject.host,
+            rank=None if subject.rank == rank else subject.rank,
+        ),
+        seconds=0.0,
     )
-    return replace(result, subject=replace(subject, host=own.host, rank=own.rank), seconds=0.0)
 
 
 @dataclass(slots=True)

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fsdp_doctor.codec import FormatError, from_json
-from fsdp_doctor.ranks import reach, wire
+from fsdp_doctor.codec import FormatError, from_json, to_json
+from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.ranks.hub import Hub
 from fsdp_doctor.ranks.journal import Journal
 from fsdp_doctor.ranks.link import Link
 from fsdp_doctor.ranks.member import YOU_KNOW, Member
 from fsdp_doctor.ranks.ports import candidates
+from fsdp_doctor.ranks.reach import EPHEMERAL, MASTER, Target, pairs, reachable_elsewhere
 from fsdp_doctor.ranks.wire import Message
 from fsdp_doctor.subjects.rank_set import RankDigest, Reachability, Unreached
 
@@ -60,7 +61,7 @@ class Leader:
         self.hub.start(candidates(self._context.port))
 
     def reports(self, until: float) -> Iterator[tuple[int, Message]]:
-        """Rank after rank as they report; ends when all have, when no more will, or at `until` (monotonic)."""
+        """Rank after rank as they report; ends when no more will, or at `until` (monotonic)."""
         while (report := self.hub.next_report(until)) is not None:
             yield report
 
@@ -75,43 +76,36 @@ class Leader:
             return None
         hosts = {r: machine(d) for r, d in there.items()}
         messages: dict[int, Message] = {}
-        tried = {reach.EPHEMERAL: 0, reach.MASTER: 0}
-        for rank, targets in reach.pairs(hosts, seed=self._context.world_size).items():
+        tried = {EPHEMERAL: 0, MASTER: 0}
+        for rank, targets in pairs(hosts, seed=self._context.world_size).items():
             those = [t for other in targets if (t := self._target(rank, other, hosts, offers)) is not None]
             if rank and hosts[rank] != hosts.get(0):
                 master = (*offers[0].addresses, YOU_KNOW) if 0 in offers else (YOU_KNOW,)
                 # Where rank 0 was found goes first: MASTER_PORT is asked at MASTER_ADDR.
-                those.append(reach.Target(0, tuple(reversed(master)), self._context.port, reach.MASTER))
+                those.append(Target(0, tuple(reversed(master)), self._context.port, MASTER))
             for t in those:
                 tried[t.kind] += 1
-            targets_json = [
-                {"rank": t.rank, "addresses": list(t.addresses), "port": t.port, "kind": t.kind}
-                for t in those
-            ]
-            messages[rank] = {"step": "reach", "targets": targets_json, "seconds": seconds - 0.5}
+            messages[rank] = {"step": "reach", "targets": to_json(those), "seconds": seconds - 0.5}
         replies = self._all(messages, time.monotonic() + seconds)
         known = [
-            u
-            for rank, reply in replies.items()
-            for u in reply.unreached
-            if u.target in digests and rank == u.source
+            u for r, reply in replies.items() for u in reply.unreached if u.source == r and u.target in there
         ]
         return Reachability(tried, tuple(sorted(known, key=lambda u: (u.source, u.target, u.kind))))
 
     def _target(
         self, rank: int, other: int, hosts: Mapping[int, str], offers: Mapping[int, Offer]
-    ) -> reach.Target | None:
+    ) -> Target | None:
         offer = offers[other]
         came_from = YOU_KNOW if other == 0 else self.hub.address_of(other)
         addresses = [*offer.addresses, *((came_from,) if came_from is not None else ())]
         if hosts[rank] != hosts[other]:
-            addresses = [a for a in addresses if a == YOU_KNOW or reach.reachable_elsewhere(a)]
+            addresses = [a for a in addresses if a == YOU_KNOW or reachable_elsewhere(a)]
         if offer.port is None or not addresses:
             return None
-        return reach.Target(other, tuple(dict.fromkeys(addresses)), offer.port)
+        return Target(other, tuple(dict.fromkeys(addresses)), offer.port)
 
     def sentinels(self, digests: Mapping[int, RankDigest], until: float) -> dict[str, tuple[str, ...]]:
-        """Host -> hosts whose file in the checkpoint folder it sees; empty where fewer than two could write."""
+        """Machine -> hosts whose file in the checkpoint folder it sees; empty where there was no second."""
         firsts: dict[str, int] = {}
         for rank in sorted(digests):
             if digests[rank].checkpoint is not None:

@@ -71,6 +71,8 @@ class Hub:
         self._held = 0
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
         self.port = 0
+        self.arrive_until = inf
+        """Until when (monotonic) ranks that have not come are waited for; the others may take longer."""
         self.traces: dict[int, Trace] = {}
         self.claims: dict[int, list[str]] = {}
         """Rank -> hosts of further processes that said they are it."""
@@ -88,13 +90,13 @@ class Hub:
 
     # ---------------------------------------------------------------- for the thread that judges
     def next_report(self, until: float) -> tuple[int, Message] | None:
-        """The next rank's report, or None once no further one is to be expected before `until` (monotonic)."""
+        """The next rank's report; None once none is to be expected before `until` (monotonic)."""
         with self._changed:
             while not self._reports:
                 left = min(until, self._hurry_until) - time.monotonic()
                 if left <= 0 or not self._awaited():
                     return None
-                self._changed.wait(min(left, 1.0))
+                self._changed.wait(min(left, TICK))
             return self._reports.popleft()
 
     def hurry(self, until: float) -> None:
@@ -149,9 +151,11 @@ class Hub:
 
     def _awaited(self) -> bool:
         """Whether some rank may still report: one that has not come yet, or is here."""
+        late = [t for r, t in self.traces.items() if r not in self._reported]
+        if any(t.closed is None for t in late):
+            return True
         others = self.world_size - 1
-        gone = sum(t.closed is not None for r, t in self.traces.items() if r not in self._reported)
-        return len(self._reported) + gone < others
+        return len(self._reported) + len(late) < others and time.monotonic() < self.arrive_until
 
     def _send(self, peer: _Peer, frame: bytes) -> None:
         self._orders.put((peer, frame))

@@ -25,7 +25,7 @@ class Journal:
         self._file = None if folder is None else folder / f"rank-{rank}.log"
 
     def mark(self, stage: str) -> None:
-        """This rank begins something."""
+        """Something new begins."""
         with self._lock:
             self._stage, self._since = stage[:STAGE_LIMIT], time.monotonic()
         if self._file is not None:

@@ -45,11 +45,11 @@ class Listener(threading.Thread):
         self._server = listen((0,))
         self.port = int(self._server.getsockname()[1])
         self._guests: dict[socket.socket, tuple[str, bytearray, float]] = {}
-        self._stop = threading.Event()
+        self._ending = threading.Event()
 
     def close(self) -> None:
         """End it."""
-        self._stop.set()
+        self._ending.set()
         if self.is_alive():
             self.join(1.0)
 
@@ -57,7 +57,7 @@ class Listener(threading.Thread):
         """Serve until `close`."""
         with self._server, selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
-            while not self._stop.is_set():
+            while not self._ending.is_set():
                 for key, _ in selector.select(0.2):
                     assert isinstance(key.fileobj, socket.socket)
                     if key.fileobj is self._server:
@@ -119,7 +119,7 @@ class Target:
 
 
 def attempt(source: int, targets: Iterable[Target], key: bytes, seconds: float) -> tuple[Unreached, ...]:
-    """Connect to every target's first address, and to the others where that fails; what did not come about."""
+    """Connect to every target's first address, or else the others; what did not come about."""
     those = [t for t in targets if t.addresses]
     each = min(CONNECT_SECONDS, seconds / 2)
     reasons = _reasons([(t, t.addresses[0]) for t in those], key, each)

@@ -25,7 +25,7 @@ PAUSE = 0.5
 
 
 class Sentinel:
-    """This host's file in the checkpoint folder, and eyes for the others'. Close it when done."""
+    """A host's file in the checkpoint folder, and eyes for the others'. Close it when done."""
 
     def __init__(self, folder: str, name: str | None) -> None:
         """`name` is the file to write; None only looks. Failure to start is in `error`."""
@@ -72,7 +72,7 @@ class Sentinel:
         return found
 
     def close(self) -> None:
-        """Remove the file. A child that the kernel does not let go is left behind; it holds only its pipes."""
+        """Remove the file. A child that the kernel does not let go is left behind."""
         if self._child is None:
             return
         for pipe in (self._child.stdin, self._child.stdout):

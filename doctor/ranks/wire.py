@@ -1,6 +1,6 @@
 """Messages between ranks: length-prefixed JSON with a cap, and proofs that both ends share a secret.
 
-    server -> client   FSDP-DOCTOR/1 NONCE\\n             the banner, before the client has sent a byte
+    server -> client   FSDP-DOCTOR/1 NONCE and a line feed, before the client has sent a byte
     client -> server   frame {"type": "hello", …, "proof"}
     server -> client   frame {"type": "welcome", "proof", "plan"} or {"type": "refused", "reason"}
 
@@ -116,7 +116,7 @@ def _no_constant(name: str) -> object:
 
 
 class Frames:
-    """Cuts a stream into messages. `limit` is what the next frame may have; raise it once the peer is known."""
+    """Cuts a stream into messages. `limit` is what a frame may have; raise it once the peer is known."""
 
     def __init__(self, limit: int = FRAME_LIMIT) -> None:
         self.limit = limit

@@ -9,6 +9,7 @@ a signal or after SECONDS it removes its file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -28,10 +29,8 @@ def main(argv: list[str]) -> int:
         _answer(folder, time.monotonic() + seconds)
     finally:
         if path is not None and _own:
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(path)
-            except OSError:
-                pass
     return 0
 
 
@@ -74,10 +73,8 @@ def _answer(folder: str, until: float) -> None:
         *lines, pending = pending.split(b"\n")
         for line in lines:
             names = [n for n in json.loads(line) if isinstance(n, str) and "/" not in n]
-            try:
+            with contextlib.suppress(OSError):
                 os.listdir(folder)  # makes a client of NFS ask its server again
-            except OSError:
-                pass
             _say({"seen": [n for n in names if os.path.lexists(os.path.join(folder, n))]})
 
 

@@ -1,0 +1,299 @@
+"""A command as one rank of a job: rank 0 gathers the others and speaks, and they end as it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TypeVar
+
+import click
+
+from fsdp_doctor.cli.judging import Judgement, Work
+from fsdp_doctor.cli.output import CannotAnswer, complain
+from fsdp_doctor.codec import FormatError, from_json, to_json
+from fsdp_doctor.engine.runner import run_checks
+from fsdp_doctor.engine.suppress import suppress
+from fsdp_doctor.facts.scheduler import read_scheduler
+from fsdp_doctor.ranks import wire
+from fsdp_doctor.ranks.context import Alone, Context, context
+from fsdp_doctor.ranks.encode import Findings, digest_from_json, digest_to_json, results_to_json
+from fsdp_doctor.ranks.gather import Leader, Offer, follow, with_sentinels
+from fsdp_doctor.ranks.journal import Journal
+from fsdp_doctor.ranks.link import Link
+from fsdp_doctor.ranks.member import Member
+from fsdp_doctor.ranks.ports import candidates
+from fsdp_doctor.ranks.reach import own_addresses
+from fsdp_doctor.subjects.fact import Known
+from fsdp_doctor.subjects.rank_set import RankDigest, RankSet
+
+Command = TypeVar("Command", bound=Callable[..., object])
+MODES = ("auto", "join", "off")
+TOKEN_VARIABLE = "FSDP_DOCTOR_TOKEN"
+JOURNAL_VARIABLE = "FSDP_DOCTOR_JOURNAL"
+STEPS_SHARE, STEPS_SECONDS = 0.3, 10.0
+"""Of the time, and at most, that is kept for what the ranks do together after the last has reported."""
+HURRY_SECONDS = 3.0
+UNJUDGED_SHOWN = 32
+BROKEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What the command line says about other ranks. `wait` is in seconds, for ranks that come late."""
+
+    mode: str = "auto"
+    wait: float | None = None
+    token: str | None = None
+
+
+def joining_options(command: Command) -> Command:
+    """Add --ranks, --wait and --token to a command; `joining` takes them out of its arguments again."""
+    for option in (
+        click.option(
+            "--token",
+            envvar=TOKEN_VARIABLE,
+            metavar="TEXT",
+            help=f"A secret that the ranks of the job share; {TOKEN_VARIABLE} does the same.",
+        ),
+        click.option(
+            "--wait",
+            type=click.FloatRange(min=0, max=86_400),
+            metavar="SECONDS",
+            help="How long rank 0 waits for ranks to come. [default: within the deadline]",
+        ),
+        click.option(
+            "--ranks",
+            type=click.Choice(MODES),
+            default="auto",
+            help="Under torchrun, srun or mpirun all ranks are judged together: auto, always (join) or "
+            "never (off). [default: auto]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def joining(own: Mapping[str, object]) -> Joining:
+    """The values of `joining_options`."""
+    mode, wait, token = own["ranks"], own["wait"], own["token"]
+    return Joining(
+        mode if isinstance(mode, str) else "auto",
+        float(wait) if isinstance(wait, (int, float)) else None,
+        token if isinstance(token, str) and token else None,
+    )
+
+
+def place(asked: Joining, launched: bool) -> Context | Alone:
+    """Which rank of a job the process is. `launched`: there is a launch command, and it may be none.
+
+    Raises `click.UsageError` where joining was asked for and cannot be.
+    """
+    if asked.mode == "off":
+        return Alone("--ranks off")
+    scheduler = read_scheduler(os.environ)
+    found = context(scheduler)
+    if asked.mode == "join" and isinstance(found, Alone):
+        raise click.UsageError(f"--ranks join: {found.reason}")
+    if asked.mode == "auto" and launched and scheduler.launcher == "env":
+        # RANK and WORLD_SIZE of an operator's pod number nodes, for the launcher that is yet to start.
+        return Alone("a launch command was given, and this process is none of its ranks")
+    return found
+
+
+class Joined:
+    """The process as one rank. A context manager: the others hear of every way in which it ends."""
+
+    def __init__(
+        self,
+        where: Context,
+        asked: Joining,
+        *,
+        began: float,
+        budget: float,
+        deadline: float | None,
+        checkpoint: str | None = None,
+        record: bool = False,
+    ) -> None:
+        """Times in seconds, `began` monotonic. Raises `CannotAnswer` where rank 0 gets no port."""
+        wait = asked.wait
+        total = deadline if deadline is not None else budget + (wait or 0.0)
+        self.context = where
+        self.host = socket.gethostname()
+        self.until = began + total
+        self.judge_until = began + min(budget, total) - min(STEPS_SECONDS, STEPS_SHARE * min(budget, total))
+        self.reports_until = self.until - min(STEPS_SECONDS, STEPS_SHARE * total)
+        """When rank 0 stops waiting for reports."""
+        self._began, self._hurried = began, inf
+        folder = os.environ.get(JOURNAL_VARIABLE)
+        self.journal = Journal(where.rank, Path(folder) if folder else None)
+        key = wire.secret(asked.token, where.job_id, where.port)
+        self._member = Member(where, key, self.journal, checkpoint)
+        self._leader: Leader | None = None
+        self._link: Link | None = None
+        self._unjudged: list[str] = []
+        self._former: object = None
+        self._finished = False
+        if where.leads:
+            self._leader = Leader(where, key, self._member, self.until - time.monotonic(), record)
+            self._leader.hub.arrive_until = inf if wait is None else began + wait
+            self._listen(self._leader)
+        else:
+            self._link = Link(where, key, self.host, self.journal, self.until)
+            self._link.start()
+
+    def _listen(self, leader: Leader) -> None:
+        try:
+            leader.start()
+        except OSError as error:
+            self._member.close()
+            ports = candidates(self.context.port)
+            raise CannotAnswer(
+                f"the other ranks cannot be gathered: none of the ports {ports[0]} to {ports[-1]} is free "
+                f"({error.strerror or error}); free MASTER_PORT, or judge this machine alone with --ranks off"
+            ) from None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.context.leads
+
+    def __enter__(self) -> Joined:
+        """Take the first SIGTERM as a call to hurry: launchers send it to all ranks once one has died."""
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGTERM, self._terminated)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the others go if they were not told the verdict."""
+        self.finish(error.exit_code if isinstance(error, click.ClickException) else BROKEN)
+        if self._former is not None:
+            signal.signal(signal.SIGTERM, self._former)  # type: ignore[arg-type]
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._hurried = time.monotonic() + HURRY_SECONDS
+        if self._leader is not None:
+            self._leader.hub.hurry(self._hurried)
+        if self._link is not None:
+            self._link.until = min(self._link.until, time.monotonic() + 4 * HURRY_SECONDS)
+
+    # ------------------------------------------------------------------------------- ranks other than 0
+    def follow(self, judgement: Judgement, unjudged: tuple[str, ...]) -> int:
+        """Report what this rank found, help with the steps, and return rank 0's exit status."""
+        rank = self.context.rank
+        digest = judgement.job.digests.get(rank) or RankDigest(rank, host=self.host)
+        report = {
+            **self._about(digest),
+            "results": results_to_json(judgement.merger.results(), self.host, rank),
+            "unjudged": list(unjudged[:UNJUDGED_SHOWN]),
+        }
+        return self.end(report)
+
+    def _about(self, digest: RankDigest) -> dict[str, object]:
+        offer = Offer(self._member.port, own_addresses(digest.interfaces, digest.environment))
+        return {"digest": digest_to_json(digest), "offer": to_json(offer)}
+
+    def end(self, report: Mapping[str, object]) -> int:
+        """Send a report, help with the steps, and return rank 0's exit status."""
+        assert self._link is not None
+        self._link.met(self._link.until)
+        verdict = follow(
+            self._link, self._member, self.journal, {**report, "clock_offset": self._link.clock_offset}
+        )
+        self._member.close()
+        if verdict.exit_code is None:
+            complain(f"fsdp-doctor: rank {self.context.rank}: {verdict.problem}")
+            return BROKEN
+        return verdict.exit_code
+
+    # -------------------------------------------------------------------------------------------- rank 0
+    def gather(self, judgement: Judgement, work: Work) -> tuple[str, ...]:
+        """Take in the other ranks, judge all together, and return what could not be judged."""
+        leader = self._leader
+        assert leader is not None
+        self.journal.mark("gathering the other ranks")
+        job, findings = judgement.job, Findings()
+        own = _at_offset(job.digests.get(0) or RankDigest(0, host=self.host), 0.0)
+        digests = {0: own}
+        offers = {0: from_json(Offer, self._about(own)["offer"])}
+        for rank, report in leader.reports(self.reports_until):
+            try:
+                digests[rank], offers[rank] = self._read(rank, report, findings)
+            except FormatError as error:
+                leader.hub.failed(rank, f"its report cannot be read: {error}")
+        waited = time.monotonic() - self._began
+        until = min(self.until - 1.0, self._hurried + HURRY_SECONDS)
+        if any(d.checkpoint is not None for d in digests.values()):
+            seen = leader.sentinels(digests, until)
+            digests = {r: with_sentinels(d, seen) for r, d in digests.items()}
+        reached = leader.reach(digests, offers, until)
+        for results in findings.by_host():
+            judgement.merger.add(results)
+        silent, hosts = leader.hub.remarks()
+        whole = RankSet(
+            self.context.world_size,
+            tuple(digests[r] for r in sorted(digests)),
+            self.context.node_list,
+            silent,
+            waited,
+            reached,
+            hosts,
+            {r: tuple(h) for r, h in leader.hub.claims.items()},
+        )
+        facts = job.facts_of(Known(whole, "the ranks that reported"))
+        judgement.merger.add(
+            suppress(run_checks(job.checks, facts, work.options), work.suppressions, work.today)
+        )
+        judgement.world_size = whole.world_size
+        judgement.ranks = [r.rank for r in whole.ranks]
+        judgement.hosts.update(dict.fromkeys(whole.hosts))
+        missing = [f"rank {r}: it did not report" for r in whole.missing[:UNJUDGED_SHOWN]]
+        return (*missing, *self._unjudged)
+
+    def _read(self, rank: int, report: Mapping[str, object], findings: Findings) -> tuple[RankDigest, Offer]:
+        digest = digest_from_json(report.get("digest"), rank)
+        said = from_json(_Said, report)
+        findings.add(digest.host or "", rank, report.get("results", []))
+        self._unjudged += [f"rank {rank}: {line}" for line in said.unjudged[:UNJUDGED_SHOWN]]
+        return _at_offset(digest, said.clock_offset), said.offer
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Connections that rank 0 turned away, and why."""
+        return tuple(self._leader.hub.refusals) if self._leader is not None else ()
+
+    def reports(self) -> Mapping[int, Mapping[str, object]]:
+        """What the other ranks sent, unread; for commands that do not judge."""
+        assert self._leader is not None
+        return dict(self._leader.reports(self.reports_until))
+
+    def finish(self, exit_code: int) -> None:
+        """Tell the others how it ended, once; on other ranks nothing but the end."""
+        if self._finished:
+            return
+        self._finished = True
+        if self._leader is not None:
+            self._leader.finish(exit_code)
+        else:
+            self._member.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    offer: Offer = field(default_factory=Offer)
+    unjudged: tuple[str, ...] = ()
+    clock_offset: float | None = None
+
+
+def _at_offset(digest: RankDigest, seconds: float | None) -> RankDigest:
+    return replace(digest, clock_offset_seconds=seconds)
