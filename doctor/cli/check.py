@@ -10,13 +10,14 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.fixes import carry_out, plan
 from fsdp_doctor.cli.jobwide import is_jobwide
-from fsdp_doctor.cli.joining import Joined, Joining, joining, joining_options, place
+from fsdp_doctor.cli.join_options import Joining, joining, joining_options, place
 from fsdp_doctor.cli.judging import Judgement, Work, judge
 from fsdp_doctor.cli.reporting import deliver, now
 from fsdp_doctor.cli.selecting import chosen_checks, known_suppressions
@@ -32,6 +33,9 @@ from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.ranks.context import Alone
 from fsdp_doctor.subjects.launch import Launch
+
+if TYPE_CHECKING:
+    from fsdp_doctor.cli.joining import Joined
 
 BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
 """Seconds of a whole command on a live machine where no deadline is given."""
@@ -108,6 +112,8 @@ def command(settings: Settings, **own: object) -> int:
         if where.wanted:
             found = _noting(found, f"the ranks of this job were not gathered: {where.reason}")
         return deliver(report(request, settings, began, found, started), settings)
+    from fsdp_doctor.cli.joining import Joined
+
     with Joined(
         where,
         request.joining,

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TypeVar
 
 import click
 
+from fsdp_doctor.cli.join_options import Joining
 from fsdp_doctor.cli.judging import Judgement, Work
 from fsdp_doctor.cli.output import CannotAnswer, complain
 from fsdp_doctor.codec import FormatError, from_json, to_json
 from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.suppress import suppress
-from fsdp_doctor.facts.scheduler import read_scheduler
 from fsdp_doctor.ranks import wire
-from fsdp_doctor.ranks.context import Alone, Context, context
+from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.ranks.encode import Findings, digest_from_json, digest_to_json, results_to_json
 from fsdp_doctor.ranks.gather import Leader, Offer, follow, with_sentinels
 from fsdp_doctor.ranks.journal import Journal
@@ -31,81 +31,16 @@ from fsdp_doctor.ranks.link import Link
 from fsdp_doctor.ranks.member import Member
 from fsdp_doctor.ranks.ports import candidates
 from fsdp_doctor.ranks.reach import own_addresses
+from fsdp_doctor.ranks.recordings import JobFiles, pack_files
 from fsdp_doctor.subjects.fact import Known
 from fsdp_doctor.subjects.rank_set import RankDigest, RankSet
 
-Command = TypeVar("Command", bound=Callable[..., object])
-MODES = ("auto", "join", "off")
-TOKEN_VARIABLE = "FSDP_DOCTOR_TOKEN"
 JOURNAL_VARIABLE = "FSDP_DOCTOR_JOURNAL"
 STEPS_SHARE, STEPS_SECONDS = 0.3, 10.0
 """Of the time, and at most, that is kept for what the ranks do together after the last has reported."""
 HURRY_SECONDS = 3.0
 UNJUDGED_SHOWN = 32
 BROKEN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """What the command line says about other ranks. `wait` is in seconds, for ranks that come late."""
-
-    mode: str = "auto"
-    wait: float | None = None
-    token: str | None = None
-
-
-def joining_options(command: Command) -> Command:
-    """Add --ranks, --wait and --token to a command; `joining` takes them out of its arguments again."""
-    for option in (
-        click.option(
-            "--token",
-            envvar=TOKEN_VARIABLE,
-            metavar="TEXT",
-            help=f"A secret that the ranks of the job share; {TOKEN_VARIABLE} does the same.",
-        ),
-        click.option(
-            "--wait",
-            type=click.FloatRange(min=0, max=86_400),
-            metavar="SECONDS",
-            help="How long rank 0 waits for ranks to come. [default: within the deadline]",
-        ),
-        click.option(
-            "--ranks",
-            type=click.Choice(MODES),
-            default="auto",
-            help="Under torchrun, srun or mpirun all ranks are judged together: auto, always (join) or "
-            "never (off). [default: auto]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def joining(own: Mapping[str, object]) -> Joining:
-    """The values of `joining_options`."""
-    mode, wait, token = own["ranks"], own["wait"], own["token"]
-    return Joining(
-        mode if isinstance(mode, str) else "auto",
-        float(wait) if isinstance(wait, (int, float)) else None,
-        token if isinstance(token, str) and token else None,
-    )
-
-
-def place(asked: Joining, launched: bool) -> Context | Alone:
-    """Which rank of a job the process is. `launched`: there is a launch command, and it may be none.
-
-    Raises `click.UsageError` where joining was asked for and cannot be.
-    """
-    if asked.mode == "off":
-        return Alone("--ranks off")
-    scheduler = read_scheduler(os.environ)
-    found = context(scheduler)
-    if asked.mode == "join" and isinstance(found, Alone):
-        raise click.UsageError(f"--ranks join: {found.reason}")
-    if asked.mode == "auto" and launched and scheduler.launcher == "env":
-        # RANK and WORLD_SIZE of an operator's pod number nodes, for the launcher that is yet to start.
-        return Alone("a launch command was given, and this process is none of its ranks")
-    return found
 
 
 class Joined:
@@ -272,10 +207,31 @@ class Joined:
         """Connections that rank 0 turned away, and why."""
         return tuple(self._leader.hub.refusals) if self._leader is not None else ()
 
-    def reports(self) -> Mapping[int, Mapping[str, object]]:
-        """What the other ranks sent, unread; for commands that do not judge."""
+    # ----------------------------------------------------------------------------------------- recording
+    def hand_over(self, files: Mapping[str, bytes]) -> int:
+        """Send this rank's recording, and return rank 0's exit status."""
+        assert self._link is not None
+        self._link.met(self._link.until)
+        try:
+            packed = pack_files(_of_job(files, self.context, self._link.clock_offset))
+        except FormatError as error:
+            return self.end({"problem": str(error)})
+        return self.end({"recording": packed})
+
+    def recordings(self, files: Mapping[str, bytes]) -> tuple[JobFiles, tuple[str, ...]]:
+        """Rank 0's recording with those of all ranks that came, and what is missing."""
         assert self._leader is not None
-        return dict(self._leader.reports(self.reports_until))
+        whole = JobFiles(_of_job(files, self.context, 0.0))
+        for rank, report in self._leader.reports(self.until - 1.0):
+            problem = report.get("problem")
+            try:
+                whole.add(rank, report.get("recording"))
+            except FormatError as error:
+                self._leader.hub.failed(rank, str(problem)[:200] if problem else str(error))
+        silent, _ = self._leader.hub.remarks()
+        missing = [r for r in range(1, self.context.world_size) if r not in whole.ranks]
+        said = [f"rank {r} is not in it: {silent.get(r, 'it did not come')}" for r in missing]
+        return whole, (*said[:UNJUDGED_SHOWN], *self.refusals)
 
     def finish(self, exit_code: int) -> None:
         """Tell the others how it ended, once; on other ranks nothing but the end."""
@@ -293,6 +249,14 @@ class _Said:
     offer: Offer = field(default_factory=Offer)
     unjudged: tuple[str, ...] = ()
     clock_offset: float | None = None
+
+
+def _of_job(files: Mapping[str, bytes], where: Context, offset: float | None) -> dict[str, bytes]:
+    """The files of one rank with its place in the job in the manifest."""
+    manifest = json.loads(files["manifest.json"]) | {"rank": where.rank, "world_size": where.world_size}
+    if offset is not None:
+        manifest["clock_offset_seconds"] = round(offset, 6)
+    return {**files, "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode()}
 
 
 def _at_offset(digest: RankDigest, seconds: float | None) -> RankDigest:

@@ -9,10 +9,12 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fsdp_doctor.cli.common import Settings, common
+from fsdp_doctor.cli.join_options import joining, joining_options, place
 from fsdp_doctor.cli.output import CannotAnswer
 from fsdp_doctor.cli.progress import Waiting, attend, watched
 from fsdp_doctor.cli.reporting import answer
@@ -21,8 +23,13 @@ from fsdp_doctor.facts.collect import KINDS
 from fsdp_doctor.facts.recording import NotSaved, Saved, contents, write
 from fsdp_doctor.facts.redact import REDACTED
 from fsdp_doctor.facts.source import Source
+from fsdp_doctor.ranks.context import Alone
+
+if TYPE_CHECKING:
+    from fsdp_doctor.cli.joining import Joined
 
 BUDGET = 60.0
+INCOMPLETE = 3
 GRACE = 5.0
 """Seconds beyond the time for the machine's answers in which the recording has to be put together."""
 
@@ -31,20 +38,45 @@ GRACE = 5.0
 @common("text", "json", deadline=True)
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
 @click.option("--ckpt", metavar="DIR", help="Where checkpoints go.")
+@joining_options
 @click.argument("out", metavar="OUT[.zip]", type=click.Path(path_type=Path))
-def command(settings: Settings, python: str | None, ckpt: str | None, out: Path) -> int:
+def command(settings: Settings, python: str | None, ckpt: str | None, out: Path, **own: object) -> int:
     """Record what the checks need from this machine into a new folder, or an archive if OUT ends in .zip.
 
     Values that look like secrets are replaced. `fsdp-doctor check --from OUT` judges it on any machine.
+    Under a launcher rank 0 writes what all ranks recorded.
     """
-    if not out.absolute().parent.is_dir():
+    began = click.get_current_context().obj
+    assert isinstance(began, float)
+    where = place(joining(own), launched=False)
+    if (isinstance(where, Alone) or where.leads) and not out.absolute().parent.is_dir():
         raise click.UsageError(f"there is no folder {out.absolute().parent}")
     named = ckpt or settings.config.ckpt
     checkpoint = os.path.abspath(named) if named else None
     exe = None if python is None else interpreter(python)
     seconds = settings.deadline or BUDGET
-    with closing(ask_machine(KINDS, seconds, exe, checkpoint)) as source:
-        files = of_one_rank(_recorded(source, checkpoint, seconds + GRACE))
+    if isinstance(where, Alone):
+        with closing(ask_machine(KINDS, seconds, exe, checkpoint)) as source:
+            files: Mapping[str, bytes] = of_one_rank(_recorded(source, checkpoint, seconds + GRACE))
+        return _write(files, out, settings)
+    from fsdp_doctor.cli.joining import Joined
+
+    with Joined(
+        where, joining(own), began=began, budget=BUDGET, deadline=settings.deadline, record=True
+    ) as joined:
+        patience = joined.judge_until - time.monotonic()
+        with closing(ask_machine(KINDS, max(patience, 0.1), exe, checkpoint)) as source:
+            own_files = _recorded(source, checkpoint, patience + GRACE, joined)
+        if not joined.leads:
+            return joined.hand_over(own_files)
+        files, problems = joined.recordings(own_files)
+        code = _write(files, out, settings, problems)
+        joined.finish(code)
+        return code
+
+
+def _write(files: Mapping[str, bytes], out: Path, settings: Settings, problems: tuple[str, ...] = ()) -> int:
+    """Write the recording and say what is in it; a rank that is missing makes it incomplete."""
     try:
         saved = write(files, out)
     except NotSaved as error:
@@ -58,13 +90,17 @@ def command(settings: Settings, python: str | None, ckpt: str | None, out: Path)
         "bytes": saved.size,
         "redacted": redacted,
         "not_recorded": missing,
+        "problems": list(problems),
     }
-    return answer("record", data, _text(saved, redacted, missing, settings), settings)
+    code = answer("record", data, _text(saved, redacted, missing, settings, problems), settings)
+    return INCOMPLETE if problems else code
 
 
-def _recorded(source: Source, checkpoint: str | None, seconds: float) -> Mapping[str, bytes]:
+def _recorded(
+    source: Source, checkpoint: str | None, seconds: float, joined: Joined | None = None
+) -> Mapping[str, bytes]:
     """The contents of the recording; ends with the deadline even where the machine does not answer."""
-    waiting = Waiting()
+    waiting = Waiting(None if joined is None else joined.journal.mark)
     files: dict[str, bytes] = {}
     errors: list[Exception] = []
 
@@ -81,7 +117,7 @@ def _recorded(source: Source, checkpoint: str | None, seconds: float) -> Mapping
         thread.join(timeout)
         return not thread.is_alive()
 
-    if not attend(done, waiting, time.monotonic() + seconds):
+    if not attend(done, waiting, time.monotonic() + seconds, quiet=joined is not None and not joined.leads):
         raise CannotAnswer(f"nothing was recorded: the deadline came while {waiting.words()}")
     if errors:
         raise errors[0]
@@ -106,7 +142,13 @@ def not_recorded(files: Mapping[str, bytes]) -> dict[str, str]:
     return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
 
 
-def _text(saved: Saved, redacted: Mapping[str, int], missing: Mapping[str, str], settings: Settings) -> str:
+def _text(
+    saved: Saved,
+    redacted: Mapping[str, int],
+    missing: Mapping[str, str],
+    settings: Settings,
+    problems: tuple[str, ...],
+) -> str:
     from fsdp_doctor.report.layout import Page
 
     page = Page(settings.style())
@@ -118,5 +160,7 @@ def _text(saved: Saved, redacted: Mapping[str, int], missing: Mapping[str, str],
     page.paragraph([(f"{total} {'value' if total == 1 else 'values'} redacted{where}", "")], hang=2)
     for name, reason in missing.items():
         page.paragraph([(f"not recorded: {name}: {reason}", "yellow")], hang=2)
+    for problem in problems:
+        page.paragraph([(problem, "yellow")], hang=2)
     page.paragraph([(f"judge it on any machine: fsdp-doctor check --from {saved.path}", "")], hang=2)
     return page.text()

@@ -16,7 +16,7 @@ from fsdp_doctor.ranks.link import Link
 from fsdp_doctor.ranks.member import YOU_KNOW, Member
 from fsdp_doctor.ranks.ports import candidates
 from fsdp_doctor.ranks.reach import EPHEMERAL, MASTER, Target, pairs, reachable_elsewhere
-from fsdp_doctor.ranks.wire import Message
+from fsdp_doctor.ranks.wire import Message, WireError
 from fsdp_doctor.subjects.rank_set import RankDigest, Reachability, Unreached
 
 REACH_SECONDS = 7.0
@@ -189,7 +189,10 @@ def follow(link: Link, member: Member, journal: Journal, report: Message) -> Ver
         return Verdict(problem=link.failure())
     member.leader_address = link.leader_address
     if link.counted:
-        link.send({**report, "type": "report"})
+        try:
+            link.send({**report, "type": "report"})
+        except WireError as error:
+            link.send({"type": "report", "problem": f"its report cannot be sent: {error}"})
         journal.mark("waiting for the other ranks")
     while (message := link.next(link.until)) is not None:
         code = message.get("exit_code")
