@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdp_doctor.probe.journals import Journal
@@ -14,8 +14,11 @@ from fsdp_doctor.subjects.probe import ProbePlan, ProbeResult, RankError, RankMe
 LOG_LIMIT = 256 << 10
 LOGS = 8
 """Logs of NCCL that are read: ranks of one job say the same."""
-SILENT = (0, -9, -15)
+ENDED = -15
+"""What a launcher sends to the ranks that are left."""
+SILENT = (0, -9, ENDED)
 """Exit codes of processes that could not say a word about their end."""
+TAKEN_ALONG = RankError("SIGTERM", "ended by the launcher before it began: a remote process exited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Ending:
     where: str | None = None
     stack: str | None = None
     exit_code: int | None = None
+    output: str = ""
+    """The end of what the launcher heard of its ranks, where a rank began no journal."""
 
 
 def assemble(
@@ -48,7 +53,12 @@ def assemble(
     """The result; ranks without a line in their journal are missing, unless their process's end is known."""
     by_rank = {e.rank: e for e in endings}
     ranks = [measured(j, by_rank.get(j.rank, Ending(j.rank))) for j in journals]
-    told = [r for r, j in zip(ranks, journals, strict=True) if j.begun or r.exit_code is not None]
+    told = [r for r, j in zip(ranks, journals, strict=True) if j.begun or r.exit_code not in (None, ENDED)]
+    if any(r.exit_code not in (None, 0, ENDED) for r in told):
+        # Ranks that a launcher ends because of another one's death are not missing.
+        early = [r for r in ranks if r not in told and r.exit_code == ENDED]
+        told += [replace(r, exit_code=None, error=TAKEN_ALONG) for r in early]
+        told.sort(key=lambda r: r.rank)
     absent = {j.rank for j in journals} - {r.rank for r in told}
     silent = tuple(
         j.rank for j in journals if j.begun and not j.done and j.error is None and j.rank not in absent
@@ -69,6 +79,7 @@ def assemble(
         nccl=str(nccl) if nccl is not None else None,
         seconds=seconds,
         deadline_passed=deadline_passed,
+        skipped=tuple(dict.fromkeys(s for j in journals for s in j.skipped)),
     )
 
 
@@ -85,7 +96,7 @@ def measured(journal: Journal, ending: Ending) -> RankMeasurement:
     elif (
         error is None and not journal.done and ending.exit_code is not None and ending.exit_code not in SILENT
     ):
-        log = journal.log()
+        log = journal.log() or ending.output
         error = RankError("", log) if log else None
     return journal.measurement(
         error=error, detail=detail, hung=ending.hung, stack=ending.stack, exit_code=_code(ending, journal)

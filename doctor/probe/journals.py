@@ -14,6 +14,8 @@ from fsdp_doctor.subjects.probe import STAGES, RankError, RankMeasurement
 PROGRESS = struct.Struct("=QQdd")
 LINE_LIMIT = 8 << 20
 STACK_LIMIT = 16 << 10
+STACK_KEPT = 1000
+"""Characters of a stack, the innermost calls, that a finding can show."""
 LISTS = ("work", "copies", "collectives", "pairs")
 OUT_OF_TIME = "Timeout ("
 """How the stack of a rank begins that its own watchdog ended."""
@@ -118,7 +120,7 @@ class Journal:
         """The last Python stack that the rank left."""
         text = _tail(self.folder / f"rank-{self.rank}.stack", STACK_LIMIT)
         parts = [p for p in text.split("\n\n") if p.strip()]
-        return parts[-1].strip() if parts else None
+        return parts[-1].strip()[:STACK_KEPT] if parts else None
 
     @property
     def out_of_time(self) -> bool:

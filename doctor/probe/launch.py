@@ -37,6 +37,8 @@ ENDING = 6.0
 """Seconds that elastic may need to note how its ranks ended."""
 POLL = 0.05
 STACK_WAIT = 0.3
+SAID = 2000
+"""Characters of elastic's own output that are kept."""
 PARENT = "FSDP_DOCTOR_PROBE_PARENT"
 LAUNCHER_VARIABLES = frozenset(
     (
@@ -154,12 +156,14 @@ class _Run:
             left = time.monotonic() - self._began + ENDING
             outcome = child.result(left)
         self._kill()
-        if not any(j.begun for j in self._journals) and not timed_out:
+        codes = self._codes()
+        if not any(j.begun for j in self._journals) and not codes and not timed_out:
             raise ProbeError(_start_problem(outcome, request.python))
+        said = outcome.stderr.decode("utf-8", "replace")[-SAID:]
         found = assemble(
             request.plan,
             self._journals,
-            [self._with_code(e, self._codes()) for e in endings],
+            [self._with_code(e, codes, said) for e in endings],
             device="cuda" if request.plan.backend == "nccl" else "cpu",
             deadline_passed=timed_out,
             environment=shown(self._environment),
@@ -263,8 +267,9 @@ class _Run:
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
 
-    def _with_code(self, ending: Ending, codes: Mapping[int, int]) -> Ending:
-        return replace(ending, exit_code=codes.get(ending.rank) if ending.ended_itself else None)
+    def _with_code(self, ending: Ending, codes: Mapping[int, int], said: str) -> Ending:
+        code = codes.get(ending.rank) if ending.ended_itself else None
+        return replace(ending, exit_code=code, output="" if self._journals[ending.rank].begun else said)
 
 
 def _alive(journal: Journal) -> bool:

@@ -254,3 +254,5 @@ class ProbeResult:
     nccl: str | None = None
     seconds: float = 0.0
     deadline_passed: bool = False
+    skipped: tuple[str, ...] = ()
+    """Steps that the ranks agreed to leave out because one of them could not do them, with its reason."""

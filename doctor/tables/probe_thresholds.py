@@ -63,3 +63,6 @@ INIT_PER_RANK = 0.05
 """Seconds of creating the group and of the first collective: base, and per rank of the job."""
 INIT_OUTLIER, INIT_OUTLIER_SECONDS = 5.0, 10.0
 IMPORT_SECONDS = 60.0
+
+BUSY_BYTES = 1 << 30
+"""Memory of a GPU beyond which somebody uses it, where the driver shows no processes (in containers)."""

@@ -138,16 +138,20 @@ class Rank:
         small = collectives.GRAIN * self.world
         self.ops: list[str] = []
         for op in self.plan["ops"]:
-            if self.meeting.prepare(partial(self._try, op, small)) is not None:
+            case = self.meeting.prepare(partial(self._case_for, op, small))
+            if case is not None and self.meeting.prepare(partial(self._try, case)):
                 self.ops.append(op)
 
-    def _try(self, op: str, size: int) -> bool:
-        """Run an operation once, to see whether this torch has it."""
+    def _case_for(self, op: str, size: int) -> collectives.Case:
         buffers = collectives.Buffers(self.device.device, self._dtype(), size, 1)
         case = collectives.Case(op, size, self.world_group, buffers)
         case.fill()
+        return case
+
+    def _try(self, case: collectives.Case) -> bool:
+        """Run an operation once. One that the backend lacks is lacking on all ranks."""
         case.step()
-        self.device.sync(op)
+        self.device.sync(case.op)
         return True
 
     def _dtype(self) -> torch.dtype:
