@@ -10,8 +10,6 @@ from fsdp_doctor.subjects.probe import ALL_REDUCE, FSDP_OPS, NodeLinks, ProbeRes
 from fsdp_doctor.tables.fabric_figures import (
     FEW_GPUS,
     FEW_SHARE,
-    MANY_NODES,
-    MANY_SHARE,
     NETWORK_BEND,
     NETWORK_SHARE,
     NVLINK_SHARE,
@@ -54,9 +52,8 @@ def expectations(result: ProbeResult) -> tuple[tuple[Expectation, ...], str]:
     made = []
     for op in result.plan.ops:
         if op in FSDP_OPS or op == ALL_REDUCE:
-            low = reach.low * (MANY_SHARE if hosts > MANY_NODES and op in FSDP_OPS else 1.0)
             high = max(reach.high, reach.all_reduce or 0.0) if op == ALL_REDUCE else reach.high
-            made.append(Expectation(op, low, high, reach.basis, reach.bend, reach.firm))
+            made.append(Expectation(op, reach.low, high, reach.basis, reach.bend, reach.firm))
     return tuple(made), "" if made else "no operation with an expected bandwidth was measured"
 
 

@@ -27,9 +27,10 @@ def mismatches(result: ProbeResult) -> tuple[tuple[Mismatch, ...], int]:
         wrong = [(q, t) for q, t in timings if t.correct is False or t.bad_slices]
         if not wrong:
             continue
-        members = tuple(q for q, _ in timings) if group != WORLD else tuple(range(result.world_size))
+        members = tuple(q for q, _ in timings)
         positions = {p for _, t in wrong for p in t.bad_slices}
-        slices = tuple(sorted({members[p] if 0 <= p < len(members) else p for p in positions}))
+        inside = group != WORLD
+        slices = tuple(sorted({members[p] if inside and 0 <= p < len(members) else p for p in positions}))
         receivers = tuple(sorted(q for q, _ in wrong))
         found.append(
             Mismatch(

@@ -196,6 +196,36 @@ def test_layouts_are_not_faults() -> None:
     assert names(bridged.measured()) == []
 
 
+def test_a_lone_gpu_on_the_far_socket_is_not_slow() -> None:
+    lone = Bench(world=3, device="cuda", numa=True, inside=22.0, links=L40S_LINKS, ops=("all_gather",))
+    assert names(lone.measured()) == []
+
+
+def test_rails_are_compared_with_rails() -> None:
+    """Across rails the bytes go over the spine: a link as slow as those is slow for its own rail."""
+    two = Bench(world=16, nodes=2, device="cuda", cross_rail=0.6, ops=("all_gather",))
+    assert names(two.measured()) == []
+    assert names(two.slow_link(3, 11, 1.6, both=True).measured()) == [(LINK, (3, 11))]
+
+
+def test_two_gpus_of_a_node_have_only_each_other() -> None:
+    c = only(
+        Bench(world=6, nodes=3, device="cuda", ops=("all_gather",))
+        .slow_node(1, 1.5, scope="inside")
+        .measured()
+    )
+    assert (c.kind, c.ranks) == (EITHER_END, (2, 3))
+
+
+def test_disturbed_iterations_do_not_accuse_a_node() -> None:
+    accused = [
+        seed
+        for seed in range(20)
+        if names(Bench(24, 3, "cuda", seed, noise=0.02, spikes=0.05, ops=("all_gather",)).measured())
+    ]
+    assert accused == []
+
+
 def test_a_fault_on_top_of_a_layout() -> None:
     sockets = Bench(world=8, device="cuda", numa=True, inside=22.0, links=L40S_LINKS, ops=("all_gather",))
     assert names(sockets.slow_rank(6, 1.5).measured()) == [(TRANSFER, (6,))]
