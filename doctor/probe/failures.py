@@ -41,8 +41,9 @@ def failures(result: ProbeResult) -> tuple[Failure, ...]:
 
 
 def finished(rank: RankMeasurement) -> bool:
-    """Whether the rank ran through and ended well."""
-    return rank.stage == STAGES[-1] and not rank.hung and rank.error is None and rank.exit_code in (None, 0)
+    """Whether the rank ran through and ended well, or was stopped by its launcher when it had."""
+    ended = rank.exit_code in (None, 0) or signal_name(rank.exit_code) in (*STOPPED, "SIGKILL")
+    return rank.stage == STAGES[-1] and not rank.hung and rank.error is None and ended
 
 
 def _with(cause: Failure, victims: tuple[int, ...], result: ProbeResult) -> Failure:

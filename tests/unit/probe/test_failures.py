@@ -46,6 +46,8 @@ def done(number: int) -> RankMeasurement:
 
 def test_all_well() -> None:
     assert job(done(0), done(1)) == ()
+    assert finished(rank(0, "done", exit_code=-9))  # its launcher did not wait longer
+    assert not finished(rank(0, "done", exit_code=-11))
     assert finished(done(0)) and not finished(rank(0, "done", exit_code=1)) and not finished(rank(0))
 
 

@@ -47,6 +47,11 @@ def test_right_and_unchecked_data() -> None:
     assert mismatches(job(gathered(0, None), gathered(1, None))) == ((), 0)
 
 
+def test_a_huge_world_costs_nothing() -> None:
+    (found,), _ = mismatches(replace(job(gathered(0, (7,))), world_size=10**15))
+    assert found.slices == (7,)
+
+
 def test_positions_in_a_group_are_its_ranks() -> None:
     ranks = [gathered(r, (1,), group="rail:0") for r in (0, 8, 16)]
     (found,), _ = mismatches(replace(job(*ranks), world_size=24))
