@@ -94,8 +94,8 @@ def unexamined(probe: ProbeResult, fabric: Fabric, kinds: Sequence[str], what: s
     if probe.world_size < 2:
         return skip("one rank: nobody to compare it with")
     if fabric.failures:
-        return skip(f"{what} was not measured: the probe did not run through", enable=RERUN)
-    return skip(f"{what} was not measured on enough ranks to compare", enable="run the probe without limits")
+        return skip(f"{what}: not measured, the probe did not run through", enable=RERUN)
+    return skip(f"too few ranks to compare {what}", enable="run the probe with more ranks, and with pairs")
 
 
 def early(stage: str) -> bool:

@@ -17,8 +17,8 @@ def _of(fabric: Fabric, kind: str) -> tuple[Failure, ...]:
     return tuple(f for f in fabric.failures if f.kind == kind)
 
 
-def _ran(probe: ProbeResult, fabric: Fabric) -> Finding:
-    return ok(f"{fabric.finished} of {probe.world_size} ranks ran through the probe")
+def _ran(probe: ProbeResult, fabric: Fabric, none: str) -> Finding:
+    return ok(f"{none}; {fabric.finished} of {probe.world_size} ranks ran through the probe")
 
 
 def _victims(failure: Failure) -> str:
@@ -57,7 +57,7 @@ def missing(facts: Facts, options: Options) -> Iterator[Finding]:
             ),
         )
     if not _of(fabric, MISSING):
-        yield _ran(probe, fabric)
+        yield _ran(probe, fabric, "no rank is missing")
 
 
 @check("PRB003", Row.NCCL, needs=FACTS, tags=("probe", "ranks"), cost=Cost.MINUTES)
@@ -84,7 +84,7 @@ def died(facts: Facts, options: Options) -> Iterator[Finding]:
             evidence=evidence(failure.evidence),
         )
     if not _of(fabric, DIED):
-        yield _ran(probe, fabric)
+        yield _ran(probe, fabric, "no rank died of itself")
 
 
 def _death_fix(words: str) -> Fix:
@@ -134,7 +134,7 @@ def hung(facts: Facts, options: Options) -> Iterator[Finding]:
             evidence=evidence(failure.evidence),
         )
     if not _of(fabric, HUNG):
-        yield _ran(probe, fabric)
+        yield _ran(probe, fabric, "no rank hung on its own")
 
 
 def _look(probe: ProbeResult, failure: Failure) -> str | None:
@@ -168,4 +168,4 @@ def duplicate_gpu(facts: Facts, options: Options) -> Iterator[Finding]:
             evidence=evidence(failure.evidence),
         )
     if not _of(fabric, DUPLICATE_GPU):
-        yield _ran(probe, fabric)
+        yield _ran(probe, fabric, "no GPU is used twice")

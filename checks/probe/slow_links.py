@@ -155,7 +155,8 @@ def either_end(facts: Facts, options: Options) -> Iterator[Finding]:
     for c in _of(fabric, EITHER_END):
         yield accuse(
             c,
-            f"slow pair {_direction(c)}: {_ends(probe, c)} at {_figures(c)}; cannot tell which end it is",
+            f"slow pair {_direction(c)}: {_ends(probe, c)} at {c.value:.3g} {c.unit} instead of "
+            f"{c.reference:.3g} ({c.ratio:.2f}x slower); cannot tell which end it is",
             "both directions and pairs of a kind alike",
             Fix("Run the probe with a third rank or node, so that each end has another partner"),
             subject(probe, c.ranks, device=f"link {_direction(c)}"),

@@ -150,5 +150,5 @@ def _group(
         both_ways=all(c.both_ways for c in parts),
         confirmed=all(c.confirmed for c in parts),
         fails=all(c.fails for c in parts),
-        evidence=(f"{len(parts)} of its ranks, and no other, are slow {scope}",),
+        evidence=(f"all {len(parts)} of its ranks are slow {scope}",),
     )
