@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fsdp_doctor.subjects.fabric import Culprit
 from fsdp_doctor.subjects.probe import ProbeResult, RankMeasurement
-from fsdp_doctor.tables.probe_thresholds import GROSS, HARDWARE, SHARED_CPU, Floors
+from fsdp_doctor.tables.probe_thresholds import HARDWARE, SHARED_CPU, Floors
 
 INSIDE = "inside the node"
 BETWEEN = "between nodes"
@@ -61,11 +61,11 @@ def decided(culprit: Culprit, limits: Floors, again: bool | None, warn: float, f
     """The culprit with its weight; None where it is within `warn`, refuted, or too little for one look.
 
     `again` is what a repetition said: slow, not slow, or None where there was none. Without one a
-    failure is never claimed, and a small excess on hardware is not even mentioned.
+    failure is never claimed, and a small excess is not even mentioned.
     """
     if culprit.ratio < warn or again is False:
         return None
-    if again is None and not limits.once and culprit.ratio < min(fail, GROSS):
+    if again is None and culprit.ratio < limits.once:
         return None
     return replace(culprit, confirmed=bool(again), fails=bool(again) and culprit.ratio >= fail)
 

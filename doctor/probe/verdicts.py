@@ -83,7 +83,7 @@ class Recheck:
 def recheck(result: ProbeResult) -> Recheck:
     """What a first run (`run=0` only) suspects."""
     found = figures(result)
-    limits = replace(floors(result), once=True)
+    limits = replace(floors(result), once=1.0)
     suspects = localise(result, found, limits)
     expected, _ = expectations(result)
     again = [(s.op, s.bytes, "world") for s in shortfalls(found, expected)]

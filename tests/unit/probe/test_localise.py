@@ -334,3 +334,9 @@ def test_faults_get_their_right_name(
         for seed in range(runs)
     ]
     assert sum(hits) >= 0.95 * runs
+
+
+def test_three_times_slower_on_shared_cores_needs_a_second_look() -> None:
+    assert names(Bench(world=2, repeat=False).slow_link(1, 0, 3.4).measured()) == []
+    assert recheck(Bench(world=2, repeat=False).slow_link(1, 0, 3.4).measured()).pairs == ((0, 1),)
+    assert names(Bench(world=2).slow_link(1, 0, 3.4).measured()) == [(EITHER_END, (0, 1))]
