@@ -6,14 +6,16 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import click
 
 from fsdp_doctor.cli.common import Settings, common
-from fsdp_doctor.cli.output import is_terminal
+from fsdp_doctor.cli.join_options import Joining, joining, joining_options, place
+from fsdp_doctor.cli.output import CannotAnswer, complain, is_terminal
+from fsdp_doctor.cli.probe_join import Call, Leading, follow
 from fsdp_doctor.cli.probe_text import render as figures_text
 from fsdp_doctor.cli.reporting import now, rendered
 from fsdp_doctor.cli.selecting import chosen, known_suppressions
@@ -25,19 +27,22 @@ from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.facts.collect import collect
 from fsdp_doctor.facts.source import Source
-from fsdp_doctor.findings import Report, Result, Status
+from fsdp_doctor.findings import EXIT_CODES, Report, Result, Status, Verdict
 from fsdp_doctor.probe.free_gpus import in_use
 from fsdp_doctor.probe.launch import ProbeError, Request
+from fsdp_doctor.probe.member import About
 from fsdp_doctor.probe.node_links import node_links
 from fsdp_doctor.probe.planning import DEFAULT_OPS, GLOO, NCCL, Effort, SizeError, parse_sizes, plan
 from fsdp_doctor.probe.report_data import data
 from fsdp_doctor.probe.session import run, turned
 from fsdp_doctor.probe.verdicts import conclude
+from fsdp_doctor.ranks import wire
+from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.fact import Facts, Known
 from fsdp_doctor.subjects.gpu import Driver, Gpu, Gpus
-from fsdp_doctor.subjects.probe import OPS, ProbeResult
+from fsdp_doctor.subjects.probe import OPS, ProbePlan, ProbeResult
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity
 
@@ -48,6 +53,10 @@ ENDING_SECONDS = 4.0
 """Of a given deadline, for ending ranks and judging."""
 DEEP_CPU, DEEP_GPU = "64K:64M", "64K:1G"
 FEW_CORES, CPU_RANKS = 4, 4
+JOINED_SECONDS = 240.0
+"""Of a whole probe under a launcher where no deadline is given."""
+ARRIVAL_SHARE, JOINED_SHARE = 0.3, 0.6
+"""Of that time, for ranks to come; of what is left then, for the probe itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +104,130 @@ class Impossible(Exception):
     help="quick: seconds, few sizes; standard; deep: more sizes. [default: standard]",
 )
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
+@joining_options
 @click.option("--force", is_flag=True, help="Also on GPUs that another process uses, or that ranks share.")
 def command(settings: Settings, **own: object) -> int:
     """Measure all-gather, reduce-scatter and all-reduce between ranks, as FSDP uses them.
 
-    Ranks are started here with torch elastic. Data are checked, and a rank, link or node that is slower
-    than its peers is named by its own work, its own pauses and transfers between pairs.
+    Ranks are started here with torch elastic; under torchrun, srun or mpirun the ranks of that job measure
+    together, over all of its nodes. Data are checked, and a rank, link or node that is slower than its
+    peers is named by its own work, its own pauses and transfers between pairs.
     """
     began = click.get_current_context().obj
     assert isinstance(began, float)
-    wish = _wish(settings, own)
+    wish, asked = _wish(settings, own), joining(own)
+    where = place(asked, launched=False)
+    if isinstance(where, Context) and where.world_size > 1:
+        return _as_rank(where, asked, wish, settings, began)
     report, result, fabric = _report(wish, settings, began)
+    return _deliver(report, result, fabric, settings)
+
+
+def _deliver(report: Report, result: ProbeResult | None, fabric: Fabric, settings: Settings) -> int:
     text = rendered(report, settings)
     if settings.format == "text" and result is not None:
         text = figures_text(result, fabric, settings.style()) + text
     settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
     return report.exit_code
+
+
+def _as_rank(where: Context, asked: Joining, wish: Wish, settings: Settings, began: float) -> int:
+    """The probe of the job that this process is a rank of."""
+    key = wire.secret(asked.token, where.job_id, where.port)
+    started, budget = now(), settings.deadline or JOINED_SECONDS
+    with closing(ask_machine((Driver, Gpus), FACTS_SECONDS)) as source, _shown() as show:
+        facts = collect(source, (Driver, Gpus, Rdma, Identity))
+        gpus = visible(facts)
+        local = 0 if where.local_rank is None else where.local_rank
+        own = About(
+            where.rank,
+            socket.gethostname(),
+            local,
+            len(gpus),
+            tuple(in_use(gpus[local : local + 1])),
+            node_links(socket.gethostname(), facts, len(gpus)) if local == 0 else None,
+        )
+        arrival = asked.wait if asked.wait is not None else ARRIVAL_SHARE * budget
+        call = Call(began + budget, arrival, wish.python, show)
+        if not where.leads:
+            code, problem = follow(where, key, own, call, source)
+            if problem:
+                complain(f"fsdp-doctor: rank {where.rank}: {problem}")
+            return code
+        return _lead(where, key, own, call, source, wish, settings, started, began)
+
+
+def _lead(
+    where: Context,
+    key: bytes,
+    own: About,
+    call: Call,
+    source: Source,
+    wish: Wish,
+    settings: Settings,
+    started: str,
+    began: float,
+) -> int:
+    try:
+        leading = Leading(where, key, own, call)
+    except ProbeError as error:
+        raise CannotAnswer(
+            f"{error}; free MASTER_PORT, or probe this machine alone with --ranks off"
+        ) from None
+    code = EXIT_CODES[Verdict.INCOMPLETE]
+    try:
+        there = leading.gather()
+        notes: list[str] = []
+        planned = _joint_plan(wish, there, where.world_size, notes, call.until - time.monotonic())
+        if len(there) < where.world_size:
+            result = leading.absent(planned, there)
+        else:
+            result = leading.measure(planned, there, source)
+        fabric = conclude(result)
+        unjudged = ["the deadline came before the probe was through"] if result.deadline_passed else []
+        told: dict[str, object] = {
+            "target": f"{where.world_size} ranks on {len({a.host for a in there.values()})} hosts",
+            "profile": wish.profile.value,
+            "notes": [*notes, *(f"left out: {s}" for s in result.skipped)],
+            **data(result, fabric),
+        }
+        results = judged(result, settings)
+        report = Report(
+            command="probe",
+            results=results,
+            tool=tool(),
+            started=started,
+            seconds=time.monotonic() - began,
+            data=told,
+            unjudged=tuple(unjudged),
+            strict=settings.strict,
+        )
+        code = _deliver(report, result, fabric, settings)
+    finally:
+        leading.close(code)
+    return code
+
+
+def _joint_plan(
+    wish: Wish, there: Mapping[int, About], world: int, notes: list[str], left: float
+) -> ProbePlan:
+    """The plan for all ranks: GPUs only where every rank has one that nobody else uses."""
+    bare = sorted(r for r, a in there.items() if a.gpus <= a.local_rank)
+    busy = [f"{a.host}: {said}" for a in there.values() for said in a.busy]
+    backend = wish.backend or (GLOO if bare else NCCL)
+    if backend == NCCL and busy and not wish.force:
+        notes.append(f"{busy[0]}: the ranks use gloo on CPU instead; --force measures all the same")
+        backend = GLOO
+    return plan(
+        backend,
+        world,
+        Effort.SHORT if wish.profile is Profile.QUICK else Effort.FULL,
+        ops=wish.ops,
+        sweep=wish.sizes or _deep(wish.profile, backend),
+        units=wish.units,
+        pairs=wish.pairs,
+        seconds=max(JOINED_SHARE * left, 5.0),
+    )
 
 
 def _wish(settings: Settings, own: dict[str, object]) -> Wish:

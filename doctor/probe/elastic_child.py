@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 
 PARENT = "FSDP_DOCTOR_PROBE_PARENT"
 """Variable with the process that a rank must not outlive."""
@@ -32,6 +33,7 @@ def main(path: str) -> None:
     stay_with_parent()
     with open(path) as file:
         job = json.load(file)
+    tempfile.tempdir = job["folder"]  # elastic's logs go with the job's folder
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -19,9 +17,10 @@ from fsdp_doctor import process
 from fsdp_doctor.probe.assemble import Ending, assemble
 from fsdp_doctor.probe.codec import to_json
 from fsdp_doctor.probe.journals import Journal
-from fsdp_doctor.probe.settle import Seen, standing_still
+from fsdp_doctor.probe.settle import standing_still
 from fsdp_doctor.probe.tournament import rounds
 from fsdp_doctor.probe.verdicts import recheck
+from fsdp_doctor.probe.watching import endings, kill, look, over
 from fsdp_doctor.subjects.probe import STAGES, NodeLinks, ProbePlan, ProbeResult
 
 HERE = Path(__file__).absolute().parent
@@ -36,7 +35,6 @@ GRACE = 2.5
 ENDING = 6.0
 """Seconds that elastic may need to note how its ranks ended."""
 POLL = 0.05
-STACK_WAIT = 0.3
 SAID = 2000
 """Characters of elastic's own output that are kept."""
 PARENT = "FSDP_DOCTOR_PROBE_PARENT"
@@ -145,17 +143,21 @@ class _Run:
             script=str(request.script),
         )
         path.write_text(json.dumps(described))
-        variables = {**self._environment, PARENT: str(os.getpid()), **_nccl_log(request.plan, self._folder)}
+        variables = {
+            **self._environment,
+            PARENT: str(os.getpid()),
+            **nccl_log(request.plan.backend, self._folder),
+        }
         child = process.start([request.python, "-B", str(AGENT), str(path)], env=variables)
         with child:
             try:
                 timed_out = self._watch(child)
-                endings = self._settle()
+                ends = self._settle()
             finally:
-                self._kill()
+                kill(self._journals)
             left = time.monotonic() - self._began + ENDING
             outcome = child.result(left)
-        self._kill()
+        kill(self._journals)
         codes = self._codes()
         if not any(j.begun for j in self._journals) and not codes and not timed_out:
             raise ProbeError(_start_problem(outcome, request.python))
@@ -163,7 +165,7 @@ class _Run:
         found = assemble(
             request.plan,
             self._journals,
-            [self._with_code(e, codes, said) for e in endings],
+            [self._with_code(e, codes, said) for e in ends],
             device="cuda" if request.plan.backend == "nccl" else "cpu",
             deadline_passed=timed_out,
             environment=shown(self._environment),
@@ -178,7 +180,7 @@ class _Run:
             now = time.monotonic()
             for journal in self._journals:
                 journal.poll()
-            ended = [j for j in self._journals if self._is_over(j)]
+            ended = [j for j in self._journals if over(j)]
             if len(ended) == len(self._journals) or not child.running:
                 return False
             if any(not j.done for j in ended):
@@ -192,12 +194,6 @@ class _Run:
                 self._answer()
             self._request.progress(_words(self._journals))
             time.sleep(POLL)
-
-    def _is_over(self, journal: Journal) -> bool:
-        """Whether the rank is through, or can say nothing any more."""
-        if journal.done or journal.error is not None:
-            return True
-        return journal.begun and not _alive(journal)
 
     def _answer(self) -> None:
         """Tell the ranks what to measure again."""
@@ -215,49 +211,8 @@ class _Run:
 
     def _settle(self) -> list[Ending]:
         """What is to be seen of each rank before all are ended."""
-        for journal in self._journals:
-            journal.poll()
-        seen = []
-        for j in self._journals:
-            alive = _alive(j)
-            state = process.process_state(j.pid) if alive else None
-            ended = j.error is not None or (j.begun and not alive and not j.done)
-            seen.append(Seen(j.rank, j.stage, j.steps(), state, ended, ended and j.error is None, j.done))
-        began = [s for s in seen if self._journals[s.rank].begun]
-        still = standing_still(began)
-        self._ask_for_stacks(still)
-        endings = []
-        for s, j in zip(seen, self._journals, strict=True):
-            running = j.begun and not s.ended and not s.done
-            hung = s.rank in still or (s.silent and j.out_of_time)
-            endings.append(
-                Ending(
-                    s.rank,
-                    hung=hung,
-                    waiting=running and not hung,
-                    ended_itself=not running,
-                    state=s.state,
-                    where=process.wait_channel(j.pid) if running else None,
-                    stack=j.stack() if hung else None,
-                )
-            )
-        return endings
-
-    def _ask_for_stacks(self, ranks: Sequence[int] | frozenset[int]) -> None:
-        asked = [j for j in self._journals if j.rank in ranks and _alive(j)]
-        for j in asked:
-            with contextlib.suppress(OSError):
-                os.kill(j.pid or 0, signal.SIGUSR1)
-        if asked:
-            time.sleep(STACK_WAIT)
-
-    def _kill(self) -> None:
-        """End every rank that is still there; a stopped one too."""
-        for j in self._journals:
-            j.poll()
-            if _alive(j):
-                with contextlib.suppress(OSError):
-                    os.kill(j.pid or 0, signal.SIGKILL)
+        seen = [look(j) for j in self._journals]
+        return endings(seen, self._journals, standing_still(seen))
 
     def _codes(self) -> Mapping[int, int]:
         """How the processes ended, by rank, as elastic notes it."""
@@ -272,27 +227,15 @@ class _Run:
         return replace(ending, exit_code=code, output="" if self._journals[ending.rank].begun else said)
 
 
-def _alive(journal: Journal) -> bool:
-    """Whether the rank's process is there: with this job's file in its command, not another of its number."""
-    state = process.process_state(journal.pid)
-    if journal.pid is None or state is None or state in ("Z", "X"):
-        return False
-    try:
-        words = Path(f"/proc/{journal.pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return os.fsencode(journal.folder) in words
-
-
 def _words(journals: Sequence[Journal]) -> str:
     """Where the rank is that is least far."""
     last = min(journals, key=lambda j: STAGES.index(j.stage) if j.stage in STAGES else 0)
     return f"{last.stage}: {last.detail}" if last.detail else last.stage
 
 
-def _nccl_log(plan: ProbePlan, folder: Path) -> dict[str, str]:
-    """Have NCCL write down which way bytes take, into the job's folder."""
-    if plan.backend != "nccl":
+def nccl_log(backend: str, folder: Path) -> dict[str, str]:
+    """Variables that have NCCL write down which way bytes take, into the job's folder."""
+    if backend != "nccl":
         return {}
     return {
         "NCCL_DEBUG": "INFO",

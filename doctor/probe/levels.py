@@ -151,6 +151,8 @@ def jitters(result: ProbeResult, figures: Sequence[Figure]) -> tuple[tuple[Jitte
     """Large collectives whose slowest iterations stand out, and "" — or none, and why that was not judged."""
     if result.device != "cuda":
         return (), "ranks on CPU cores share them: their spread says nothing about a network"
+    if result.world_size < 2:
+        return (), "one rank moves no bytes"
     series = [
         f
         for f in figures

@@ -26,15 +26,20 @@ def run(request: Request, source: Source) -> ProbeResult:
 def with_counters(result: ProbeResult, before: Counters, after: Counters) -> ProbeResult:
     """Each GPU's counters at its rank, those of the host at its first rank."""
     first = min((r.rank for r in result.ranks), default=None)
-
-    def of(rank: RankMeasurement, counters: Counters) -> Mapping[str, int]:
-        own = counters.gpus.get(rank.gpu_uuid or "", {})
-        return {**own, **counters.host} if rank.rank == first else own
-
-    ranks = tuple(
-        replace(r, counters_before=of(r, before), counters_after=of(r, after)) for r in result.ranks
-    )
+    ranks = tuple(with_counters_of(r, before, after, r.rank == first) for r in result.ranks)
     return replace(result, ranks=ranks)
+
+
+def with_counters_of(
+    rank: RankMeasurement, before: Counters, after: Counters, first: bool
+) -> RankMeasurement:
+    """A rank with its GPU's counters; the `first` of a host also has the host's."""
+
+    def of(counters: Counters) -> Mapping[str, int]:
+        own = counters.gpus.get(rank.gpu_uuid or "", {})
+        return {**own, **counters.host} if first else own
+
+    return replace(rank, counters_before=of(before), counters_after=of(after))
 
 
 def turned(request: Request) -> Request:

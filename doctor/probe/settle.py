@@ -26,6 +26,10 @@ class Seen:
     silent: bool = False
     """Its process is gone and it left no error."""
     done: bool = False
+    begun: bool = True
+    """It wrote anything at all."""
+    out_of_time: bool = False
+    """Its own watchdog ended it."""
 
 
 def standing_still(ranks: Iterable[Seen]) -> frozenset[int]:
@@ -34,7 +38,7 @@ def standing_still(ranks: Iterable[Seen]) -> frozenset[int]:
     A stopped process and one that the kernel holds are told by their state, others by the step that the
     rest has entered and they have not. Empty where the ranks that ended explain the wait.
     """
-    seen = tuple(ranks)
+    seen = tuple(s for s in ranks if s.begun)
     running = [s for s in seen if not s.ended and not s.done]
     held = frozenset(s.rank for s in running if s.state in STOPPED or s.state == IN_KERNEL)
     if held:

@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 START = Path(__file__).parents[2] / "doctor" / "probe" / "worker" / "start.py"
 spec = importlib.util.spec_from_file_location("start", START)
@@ -18,7 +20,7 @@ assert spec is not None and spec.loader is not None
 start = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(start)
 
-kind, rank, *rest = [*os.environ.get("SABOTAGE", "none:-1").split(":")]
+kind, rank, *rest = os.environ.get("SABOTAGE", "none:-1").split(":")
 number = float(rest[0]) if rest else 0.0
 mine = os.environ["RANK"] == rank
 if mine and kind == "late-start":
@@ -26,51 +28,48 @@ if mine and kind == "late-start":
 if mine and kind == "never":
     os._exit(7)
 main, journal, patterns, collectives = (start.load(n) for n in ("main", "journal", "patterns", "collectives"))
-steps = 0
 
 
-def at_step(action):
-    """Replace `Progress.enter` so that the action runs when the rank has made `number` steps in a sweep."""
-    entered = journal.Progress.enter
+class Steps:
+    """Runs an action whenever the rank is about to wait for others; with `at`, only that time."""
 
-    def enter(self) -> None:
-        global steps
-        steps += 1
-        action()
-        entered(self)
+    def __init__(self, action: Callable[[], object], at: int | None = None) -> None:
+        entered, self.count = journal.Progress.enter, 0
 
-    journal.Progress.enter = enter
+        def enter(progress: Any) -> None:
+            self.count += 1
+            if at is None or self.count == at:
+                action()
+            entered(progress)
 
-
-def once(action):
-    return lambda: action() if steps == int(number) else None
+        journal.Progress.enter = enter
 
 
-if mine and kind == "sleep":
-    at_step(once(lambda: time.sleep(1000)))
-if mine and kind == "kill":
-    at_step(once(lambda: os.kill(os.getpid(), signal.SIGKILL)))
-if mine and kind == "stop":
-    at_step(once(lambda: os.kill(os.getpid(), signal.SIGSTOP)))
-if mine and kind == "raise":
+def fail() -> None:
+    raise ValueError("the sabotage raised this")
 
-    def fail() -> None:
-        raise ValueError("the sabotage raised this")
 
-    at_step(once(fail))
+ONCE: dict[str, Callable[[], object]] = {
+    "sleep": lambda: time.sleep(1000),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "raise": fail,
+}
+if mine and kind in ONCE:
+    Steps(ONCE[kind], int(number))
 if mine and kind == "late":
-    at_step(lambda: time.sleep(number))
+    Steps(lambda: time.sleep(number))
 if mine and kind == "corrupt":
     filled = collectives.fill_coded
 
-    def fill(tensor, source) -> None:
+    def fill(tensor: Any, source: int) -> None:
         filled(tensor, source)
         patterns.words(tensor)[1] ^= 1 << 9
 
     collectives.fill_coded = fill
 if mine and kind == "lacks":
 
-    def lacking(self):
+    def lacking(case: Any) -> None:
         raise RuntimeError("this build has no reduce_scatter")
 
     collectives.Case._reduce_scatter = lacking

@@ -58,7 +58,6 @@ class Rank:
         self._pairs()
         self._again()
         self.journal.stage("done")
-        self._hand_in("end")
         self.meeting.part()
 
     def _import(self) -> None:
