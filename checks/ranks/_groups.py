@@ -81,3 +81,24 @@ def spans(numbers: Iterable[int]) -> str:
 def known(ranks: Iterable[RankDigest], value: Callable[[RankDigest], object]) -> int:
     """How many ranks have the value at all; fewer than two cannot be compared."""
     return sum(value(r) is not None for r in ranks)
+
+
+def machines(ranks: Iterable[RankDigest]) -> tuple[RankDigest, ...]:
+    """The first rank of each machine; host name and boot tell machines apart."""
+    firsts: dict[tuple[str | None, str | None], RankDigest] = {}
+    for r in sorted(ranks, key=lambda r: r.rank):
+        firsts.setdefault((r.host, r.boot_id), r)
+    return tuple(firsts.values())
+
+
+def on_machine(ranks: Iterable[RankDigest], first: RankDigest) -> tuple[RankDigest, ...]:
+    """All ranks of the machine of one of them."""
+    return tuple(r for r in ranks if (r.host, r.boot_id) == (first.host, first.boot_id))
+
+
+def knows_nodes(rank: RankDigest) -> bool:
+    """Whether the rank's own environment says that the job has several nodes.
+
+    Checks of one machine then judge by themselves what is a fault in such a job only.
+    """
+    return bool(rank.world_size and rank.local_world_size and rank.world_size > rank.local_world_size)

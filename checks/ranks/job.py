@@ -33,7 +33,7 @@ def ranks_missing(facts: Facts, options: Options) -> Iterator[Finding]:
         return
     hosts = _hosts_of(job, missing)
     waited = f" in {job.waited_seconds:.0f} s" if job.waited_seconds is not None else ""
-    where = f" on {', '.join(hosts[:SHOWN])}" if hosts else ""
+    where = f" on {', '.join(hosts[:SHOWN])}" if hosts else _whole_nodes(job, missing)
     one = len(missing) == 1
     found = (
         f"{'rank' if one else 'ranks'} {spans(missing)}{where} {'is' if one else 'are'} missing: "
@@ -53,21 +53,39 @@ def ranks_missing(facts: Facts, options: Options) -> Iterator[Finding]:
     )
 
 
-def _hosts_of(job: RankSet, missing: tuple[int, ...]) -> list[str]:
-    """Hosts of the missing ranks: by the node list and the ranks per node, else those without any rank."""
+def _whole_nodes(job: RankSet, missing: tuple[int, ...]) -> str:
+    """The number of a node that is missing as a whole, where nothing says its name."""
     per_node = {r.local_world_size for r in job.ranks if r.local_world_size}
-    if len(per_node) == 1 and job.node_list:
-        size = per_node.pop()
-        places = dict.fromkeys(r // size for r in missing)
-        return [job.node_list[p] for p in places if p < len(job.node_list)]
-    if job.node_list:
+    if len(per_node) != 1:
+        return ""
+    size = next(iter(per_node))
+    here = {r.rank // size for r in job.ranks}
+    nodes = sorted({r // size for r in missing} - here)
+    if not nodes:
+        return ""
+    return f" on {'node' if len(nodes) == 1 else 'nodes'} {spans(nodes)}, of which no rank came"
+
+
+def _hosts_of(job: RankSet, missing: tuple[int, ...]) -> list[str]:
+    """Hosts of the missing ranks: as they said themselves, else by the node list and the ranks per node."""
+    found = {r: _host_of(job, r) for r in missing}
+    if not any(found.values()) and job.node_list:
         short = {h.split(".")[0] for h in job.hosts}
         return [h for h in job.node_list if h.split(".")[0] not in short]
-    if len(per_node) == 1:
-        size = per_node.pop()
-        nodes = {r.rank // size: r.host for r in job.ranks if r.host}
-        return [h for p in dict.fromkeys(r // size for r in missing) if (h := nodes.get(p))]
-    return []
+    return list(dict.fromkeys(h for h in found.values() if h))
+
+
+def _host_of(job: RankSet, rank: int) -> str | None:
+    if rank in job.silent_hosts:
+        return job.silent_hosts[rank]
+    per_node = {r.local_world_size for r in job.ranks if r.local_world_size}
+    if len(per_node) != 1:
+        return None
+    place = rank // next(iter(per_node))
+    if job.node_list:
+        return job.node_list[place] if place < len(job.node_list) else None
+    size = next(iter(per_node))
+    return next((r.host for r in job.ranks if r.host and r.rank // size == place), None)
 
 
 @check("RNK010", Row.START, needs=(RankSet,), tags=("ranks",))
@@ -122,3 +140,25 @@ def rank_claimed_twice(facts: Facts, options: Options) -> Iterator[Finding]:
                 subject=subject(twice),
                 fix=Fix("Set LOCAL_RANK from the launcher: SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK"),
             )
+
+
+@check("RNK012", Row.START, needs=(RankSet,), tags=("ranks",))
+def rank_taken_twice(facts: Facts, options: Options) -> Iterator[Finding]:
+    """Several processes say that they are the same rank.
+
+    What: counts the processes that came to rank 0 under one rank.
+    Why: the store takes the second for the first. One of them waits for ever, and as many other ranks as
+    there are doubles are missing.
+    Fix: let the launcher set RANK; in a batch script take it from SLURM_PROCID, once per task.
+    Sources: torch.distributed, environment variable initialisation.
+    """
+    job = facts[RankSet]
+    for rank, hosts in sorted(job.claims.items()):
+        first = next((r.host for r in job.ranks if r.rank == rank), None) or job.silent_hosts.get(rank)
+        places = ", ".join(sorted(h for h in {first, *hosts} if h))
+        yield fail(
+            f"{len(hosts) + 1} processes say they are rank {rank}{f' ({places})' if places else ''}",
+            "one process per rank",
+            subject=Subject(rank=rank, host=places.replace(", ", ",") or None, variable="RANK"),
+            fix=Fix("Let the launcher set RANK for each process, or take it from SLURM_PROCID"),
+        )

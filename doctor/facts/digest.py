@@ -76,6 +76,7 @@ def digest(facts: Facts, rank: int | None = None) -> RankDigest:
         shm_size=_shm(facts.find(Storage)),
         container=host.container if host else None,
         adapters=_adapters(facts),
+        inactive_adapters=_inactive(facts.find(Rdma)),
         interfaces=network.interfaces if network else (),
         checkpoint=_checkpoint(facts.find(Storage)),
         code_version=host.code_version if host else None,
@@ -144,6 +145,10 @@ def _adapters(facts: Facts) -> tuple[RankAdapter, ...] | None:
         for p in hca.ports
         if p.state == "ACTIVE"
     )
+
+
+def _inactive(rdma: Rdma | None) -> int | None:
+    return None if rdma is None else sum(p.state != "ACTIVE" for hca in rdma.hcas for p in hca.ports)
 
 
 def _checkpoint(storage: Storage | None) -> RankCheckpoint | None:

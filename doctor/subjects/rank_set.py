@@ -89,6 +89,8 @@ class RankDigest:
     checkpoint: RankCheckpoint | None = None
     code_version: str | None = None
     """Commit of the git checkout in the working folder."""
+    inactive_adapters: int | None = None
+    """RDMA ports that are there and not active; None where it could not be read."""
     host_addresses: tuple[str, ...] | None = None
     """What the host's own name resolves to on the host itself."""
 

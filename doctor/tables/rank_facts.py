@@ -28,6 +28,8 @@ POWER_DIFFERENCE = 0.02
 CLOCK_DIFFERENCE = 0.02
 MEMORY_DIFFERENCE = 0.01
 """Relative; below it two boards of one model are equal."""
+SIZE_DIFFERENCE = 0.01
+"""Relative; two mounts of one file system report the same size, apart from what grew in between."""
 
 YOUNG_NODE_SECONDS = 600.0
 OLD_NODE_SECONDS = 86400.0
