@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from fsdp_doctor.subjects.network import Interface
 
 
+WORLD_LIMIT = 1 << 17
+"""Ranks that a job is taken to have at most: a world size is a number that anybody can write."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankGpu:
     """The GPU that a rank will use. Bytes, milliwatts, MHz."""
@@ -139,9 +143,9 @@ class RankSet:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks of the world that did not report."""
+        """Ranks of the world that did not report, up to `WORLD_LIMIT`."""
         here = {r.rank for r in self.ranks}
-        return tuple(r for r in range(self.world_size) if r not in here)
+        return tuple(r for r in range(min(self.world_size, WORLD_LIMIT)) if r not in here)
 
     @property
     def hosts(self) -> Mapping[str, tuple[int, ...]]:
