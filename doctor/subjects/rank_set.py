@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from fsdp_doctor.subjects.network import Interface
 
-
 WORLD_LIMIT = 1 << 17
 """Ranks that a job is taken to have at most: a world size is a number that anybody can write."""
 
