@@ -22,6 +22,8 @@ FORMATS = ("text", "json", "junit", "github")
 KEYS = ("select", "ignore", "strict", "format", "deadline", "profile", "nproc", "ckpt", "suppress")
 SUPPRESS_KEYS = ("code", "reason", "host", "until")
 SIZE_LIMIT = 1 << 20
+MAX_SECONDS = 86_400
+MAX_NPROC = 4096
 
 
 class ConfigError(ValueError):
@@ -120,8 +122,8 @@ class _Reader:
         ckpt = self._text(table, "ckpt")
         deadline = self._number(table, "deadline")
         nproc = table.get("nproc")
-        if nproc is not None and (isinstance(nproc, bool) or not isinstance(nproc, int) or nproc < 1):
-            raise self._wrong("nproc", "a whole number of at least 1", nproc)
+        if nproc is not None and (type(nproc) is not int or not 1 <= nproc <= MAX_NPROC):
+            raise self._wrong("nproc", f"a whole number from 1 to {MAX_NPROC}", nproc)
         profile = self._choice(table, "profile", tuple(p.value for p in Profile))
         return Config(
             file=self.file,
@@ -160,8 +162,8 @@ class _Reader:
         value = table.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise self._wrong(key, "a number of seconds above 0", value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
+            raise self._wrong(key, f"a number of seconds above 0 and up to {MAX_SECONDS}", value)
         return float(value)
 
     def _choice(self, table: Mapping[str, object], key: str, known: tuple[str, ...]) -> str | None:

@@ -24,6 +24,7 @@ from fsdp_doctor.cli.selecting import chosen_checks, known_suppressions
 from fsdp_doctor.cli.sources import Subjects, ask_machine, interpreter, recording, this_machine
 from fsdp_doctor.cli.unjudged import by_name
 from fsdp_doctor.cli.version import tool
+from fsdp_doctor.config import MAX_NPROC
 from fsdp_doctor.engine.options import Options, Profile
 from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.engine.runner import PLUGIN_CODE, broken_plugin_results
@@ -76,7 +77,7 @@ class Request:
     help="quick: facts only, 10 s; standard: 60 s; deep: also measures, 10 min. [default: standard]",
 )
 @click.option(
-    "--nproc", type=click.IntRange(1, 4096), metavar="N", help="Ranks per node that the job will start."
+    "--nproc", type=click.IntRange(1, MAX_NPROC), metavar="N", help="Ranks per node that the job will start."
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Nodes of the job.")
 @click.option(

@@ -21,11 +21,13 @@ from fsdp_doctor.cli.output import (
     width,
     write_file,
 )
-from fsdp_doctor.config import Config, ConfigError, load
+from fsdp_doctor.config import MAX_SECONDS, Config, ConfigError, load
 from fsdp_doctor.report.style import Style
 
 Command = TypeVar("Command", bound=Callable[..., int])
-SECONDS = click.FloatRange(min=0, min_open=True, max=86_400)
+
+
+SECONDS = click.FloatRange(min=0, min_open=True, max=MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,12 @@ def _configured(file: Path | None) -> Config:
         return Config()  # the current folder was removed: there is no configuration in it
 
 
+def _number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and value != value:  # NaN is within every range
+        raise click.BadParameter("nan is no number of seconds.", context, parameter)
+    return value
+
+
 def _options(
     formats: Sequence[str], judging: bool, timed: bool
 ) -> list[Callable[[Callable[..., int]], Callable[..., int]]]:
@@ -144,6 +152,7 @@ def _options(
             click.option(
                 "--deadline",
                 type=SECONDS,
+                callback=_number,
                 metavar="SECONDS",
                 help="Time for the whole command; what is not known by then is reported as such.",
             )

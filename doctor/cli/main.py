@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import time
 import traceback
@@ -15,8 +17,10 @@ import click
 from fsdp_doctor.cli.output import complain, silence
 
 PROGRAM = "fsdp-doctor"
+WRONG = 2
 BROKEN = 3
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("fsdp_doctor.cli.check", "Judge this machine, or a recording of one, before a run."),
@@ -35,7 +39,7 @@ Exit status:
   1    at least one check failed
   2    the command line or the configuration is wrong
   3    something asked for could not be judged, or the tool failed
-  130  interrupted
+  130  interrupted (143: ended by SIGTERM)
 """
 
 
@@ -97,8 +101,29 @@ def cli() -> None:
     """Name the cause, the rank and the fix when PyTorch FSDP training fails."""
 
 
+class Ended(BaseException):
+    """A signal asks this process to end: what is under way is left, and children are ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise Ended(number)
+
+
+def _heed_signals() -> None:
+    """End as on Ctrl-C when a batch system or a closed terminal says so; nohup keeps what it asked for."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its status."""
+    _heed_signals()
     status = run(sys.argv[1:] if argv is None else argv)
     silence()
     sys.exit(status)
@@ -124,14 +149,36 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         complain(f"{PROGRAM}: interrupted")
         return INTERRUPTED
+    except Ended as asked:
+        complain(f"{PROGRAM}: ended by {signal.Signals(asked.number).name}")
+        return 128 + asked.number
     except BrokenPipeError:
         return 0
-    except Exception as error:  # whatever else happens is this tool's fault and must read like it
-        if "--verbose" in argv:
-            complain(traceback.format_exc(), raw=True)
-        hint = "" if "--verbose" in argv else "; run with --verbose for the traceback"
-        complain(f"{PROGRAM}: internal error: {type(error).__name__}: {error}{hint}")
-        return BROKEN
+    except Exception as error:
+        if isinstance(error, OSError) and not _has_folder():
+            complain(f"{PROGRAM}: error: the current folder was removed: change to one that exists")
+            return WRONG
+        if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
+            complain(f"{PROGRAM}: error: cannot write the output: {error.strerror}")
+            return BROKEN
+        return _internal(error, "--verbose" in argv)
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
+def _internal(error: Exception, verbose: bool) -> int:
+    """Whatever else happens is this tool's fault and must read like it."""
+    if verbose:
+        complain("".join(traceback.format_exception(type(error), error, error.__traceback__)), raw=True)
+    hint = "" if verbose else "; run with --verbose for the traceback"
+    complain(f"{PROGRAM}: internal error: {type(error).__name__}: {error}{hint}")
+    return BROKEN
 
 
 def _explain(error: click.ClickException) -> None:

@@ -121,23 +121,36 @@ def width() -> int:
 
 def check_target(path: Path) -> None:
     """Refuse an output file that could not be written. Raises `click.UsageError`."""
+    try:
+        problem = _problem_of(path)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except RuntimeError:  # how Python before 3.13 says it
+        problem = "is a link to itself"
+    if problem is not None:
+        raise click.UsageError(f"--output {path}: {problem}")
+
+
+def _problem_of(path: Path) -> str | None:
     parent = path.resolve().parent
     if path.is_dir():
-        raise click.UsageError(f"--output {path}: is a folder")
+        return "is a folder"
     if not parent.is_dir():
-        raise click.UsageError(f"--output {path}: there is no folder {parent}")
+        return f"there is no folder {parent}"
     if not os.access(path if path.exists() and not path.is_file() else parent, os.W_OK):
-        raise click.UsageError(f"--output {path}: no permission to write there")
+        return "no permission to write there"
+    return None
 
 
 def write_file(path: Path, text: str) -> None:
     """Write a whole file or none: a temporary file beside it, synchronised and renamed."""
-    target = path.resolve()
     raw = text.encode("utf-8", "backslashreplace")
     try:
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            target.write_bytes(raw)
+        # By its own name: where /dev/stdout is a pipe it resolves to a name that cannot be opened.
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            path.write_bytes(raw)
             return
+        target = path.resolve()
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -20,7 +20,7 @@ from fsdp_doctor.cli.progress import Waiting, attend, watched
 from fsdp_doctor.cli.reporting import answer
 from fsdp_doctor.cli.sources import ask_machine, interpreter
 from fsdp_doctor.facts.collect import KINDS
-from fsdp_doctor.facts.recording import NotSaved, Saved, contents, write
+from fsdp_doctor.facts.recording import NotSaved, Saved, contents, refuse_existing, write
 from fsdp_doctor.facts.redact import REDACTED
 from fsdp_doctor.facts.source import Source
 from fsdp_doctor.ranks.context import Alone
@@ -49,8 +49,8 @@ def command(settings: Settings, python: str | None, ckpt: str | None, out: Path,
     began = click.get_current_context().obj
     assert isinstance(began, float)
     where = place(joining(own), launched=False)
-    if (isinstance(where, Alone) or where.leads) and not out.absolute().parent.is_dir():
-        raise click.UsageError(f"there is no folder {out.absolute().parent}")
+    if isinstance(where, Alone) or where.leads:
+        _refuse(out)
     named = ckpt or settings.config.ckpt
     checkpoint = os.path.abspath(named) if named else None
     exe = None if python is None else interpreter(python)
@@ -73,6 +73,18 @@ def command(settings: Settings, python: str | None, ckpt: str | None, out: Path,
         code = _write(files, out, settings, problems)
         joined.finish(code)
         return code
+
+
+def _refuse(out: Path) -> None:
+    """Refuse a place that cannot take it before the machine is asked. Raises `click.UsageError`."""
+    if not out.absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {out.absolute().parent}")
+    try:
+        refuse_existing(out)
+    except NotSaved as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise CannotAnswer(f"cannot write {out}: {error.strerror or error}") from None
 
 
 def _write(files: Mapping[str, bytes], out: Path, settings: Settings, problems: tuple[str, ...] = ()) -> int:

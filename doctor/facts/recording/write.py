@@ -32,7 +32,7 @@ def write(files: Mapping[str, bytes], destination: Path) -> Saved:
     """
     packed = destination.suffix.lower() == ".zip"
     try:
-        _refuse_existing(destination, packed=packed)
+        refuse_existing(destination)
         parent = destination.absolute().parent
         if packed:
             _write_archive(files, destination, parent)
@@ -44,7 +44,9 @@ def write(files: Mapping[str, bytes], destination: Path) -> Saved:
     return Saved(destination, sum(not n.endswith("/") for n in files), size)
 
 
-def _refuse_existing(destination: Path, *, packed: bool) -> None:
+def refuse_existing(destination: Path) -> None:
+    """Refuse a place where no recording can be put. Raises `NotSaved`, and `OSError` where none can look."""
+    packed = destination.suffix.lower() == ".zip"
     if not os.path.lexists(destination):
         if not destination.absolute().parent.is_dir():
             raise NotSaved(f"cannot write {destination}: there is no folder {destination.absolute().parent}")

@@ -157,6 +157,7 @@ def test_launch_command_is_read(doctor: Doctor, sick: Path) -> None:
         (("--format", "yaml"), "'yaml' is not one of"),
         (("--nproc", "0"), "--nproc"),
         (("--deadline", "0"), "--deadline"),
+        (("--deadline", "nan"), "nan is no number of seconds"),
         (("--yes",), "--yes belongs to --fix"),
         (("--python", "/none/python"), "no such file"),
         (("--python", "."), "is a folder"),
@@ -186,6 +187,31 @@ def test_checkpoint_of_the_recorded_machine(doctor: Doctor, job: Path) -> None:
     ).json
     assert {r["status"] for r in told["results"]} == {"pass"}
     assert told["unjudged"] == []
+
+
+def test_output_names_that_lead_nowhere(doctor: Doctor, sick: Path, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for name in (tmp_path / "loop", tmp_path / ("x" * 300)):
+        done = doctor("check", "--from", sick, "--output", name)
+        assert (done.status, done.out) == (2, "")
+        assert done.err.startswith(f"fsdp-doctor: error: --output {name}: ")
+
+
+def test_a_world_beyond_belief_is_no_recording(doctor: Doctor, healthy: Path, tmp_path: Path) -> None:
+    shutil.copytree(healthy, tmp_path / "copy")
+    manifest = tmp_path / "copy" / "manifest.json"
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**told, "rank": 0, "world_size": 2_000_000_000}))
+    done = doctor("check", "--from", tmp_path / "copy")
+    assert done.status == 2 and "world_size is not a count from 0 to 1048576" in done.err
+
+
+def test_ranks_with_one_reason_are_one_line(doctor: Doctor, healthy: Path, tmp_path: Path) -> None:
+    shutil.copytree(healthy, tmp_path / "copy")
+    for number in range(1, 40):
+        (tmp_path / "copy" / "ranks" / str(number)).mkdir(parents=True)
+    told = doctor("check", "--from", tmp_path / "copy", "--format", "json").json
+    assert told["unjudged"] == ["ranks 1-39: no manifest.json: not a recording"]
 
 
 def test_output_file(doctor: Doctor, sick: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -139,21 +140,61 @@ def test_narrow_terminal_loses_nothing(sick: Path) -> None:
     )
 
 
-def test_interrupt(tmp_path: Path) -> None:
-    hang = tmp_path / "python"
-    hang.write_text("#!/bin/sh\nexec sleep 60\n")
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGINT, 130, b"fsdp-doctor: interrupted\n"),
+        (signal.SIGTERM, 143, b"fsdp-doctor: ended by SIGTERM\n"),
+        (signal.SIGHUP, 129, b"fsdp-doctor: ended by SIGHUP\n"),
+    ],
+)
+def test_a_signal_ends_it_and_its_children(
+    tmp_path: Path, number: signal.Signals, status: int, words: bytes
+) -> None:
+    hang, note = tmp_path / "python", tmp_path / "pid"
+    hang.write_text(f"#!/bin/sh\necho $$ > {note}.new; mv {note}.new {note}\nexec sleep 60\n")
     hang.chmod(0o755)
     child = start("check", "--python", hang, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
-    time.sleep(3)
-    child.send_signal(signal.SIGINT)
+    until = time.monotonic() + 60
+    while not note.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    inner = int(note.read_text())
+    time.sleep(1)
+    child.send_signal(number)
     out, err = child.communicate(timeout=30)
-    assert (child.returncode, out, err) == (130, b"", b"fsdp-doctor: interrupted\n")
+    assert (child.returncode, out, err) == (status, b"", words)
+    with pytest.raises(ProcessLookupError):
+        os.kill(inner, 0)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("check", "--help"), ("--version",)])
+def test_help_on_a_full_disk(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        child = start(*arguments, stdout=full, stderr=subprocess.PIPE)
+        _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (
+        3,
+        b"fsdp-doctor: error: cannot write the output: No space left on device\n",
+    )
+
+
+def test_output_into_the_standard_output_by_name(sick: Path) -> None:
+    done = finish("check", "--from", sick, "--format", "json", "--output", "/dev/stdout")
+    assert done.returncode == 1 and json.loads(done.stdout)["verdict"] == "fail"
 
 
 def test_a_removed_folder(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = f'cd "{gone}" && rmdir "{gone}" && exec "{sys.executable}" -m fsdp_doctor table'
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(["sh", "-c", command], timeout=60, env=env, capture_output=True, check=False)
+
+    def run(arguments: str) -> subprocess.CompletedProcess[bytes]:
+        gone.mkdir(exist_ok=True)
+        command = f'cd "{gone}" && rmdir "{gone}" && exec "{sys.executable}" -m fsdp_doctor {arguments}'
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        return subprocess.run(["sh", "-c", command], timeout=60, env=env, capture_output=True, check=False)
+
+    done = run("table")
     assert (done.returncode, done.stderr) == (0, b"")
+    done = run("check --profile quick --ckpt relative")
+    said = b"fsdp-doctor: error: the current folder was removed: change to one that exists\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", said)
