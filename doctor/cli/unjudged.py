@@ -41,9 +41,19 @@ class Named(Protocol):
 def by_name(
     asked: Named, judgement: Judgement, subjects: Subjects, checks: tuple[CheckSpec, ...]
 ) -> Iterator[str]:
-    """One line for each thing that was asked for and not judged."""
-    for bad in judgement.unreadable:
-        yield f"rank {bad.rank}: {bad.reason}"
+    """One line for each thing that was asked for and not judged, and each answer that came too late."""
+    said = list(_named(asked, judgement, subjects, checks))
+    yield from said
+    if judgement.facts is not None:
+        facts = (judgement.facts.fact(k) for c in checks for k in (*c.needs, *c.uses))
+        late = dict.fromkeys(f.reason for f in facts if isinstance(f, Unknown) and f.late)
+        yield from (reason for reason in late if not any(reason in line for line in said))
+
+
+def _named(
+    asked: Named, judgement: Judgement, subjects: Subjects, checks: tuple[CheckSpec, ...]
+) -> Iterator[str]:
+    yield from _unreadable(judgement)
     seen = {*judgement.ranks, *(u.rank for u in judgement.unreadable)}
     late = [r for r in subjects.expected if r not in seen]
     if judgement.stopped_at is not None and judgement.judged_ranks and late:
@@ -64,6 +74,15 @@ def by_name(
     gpus = facts.fact(Gpus)
     if asked.nproc is not None and Gpus in wanted and isinstance(gpus, Unknown) and not gpus.absent:
         yield f"--nproc {asked.nproc}: the GPUs could not be counted: {gpus.reason}"
+
+
+def _unreadable(judgement: Judgement) -> Iterator[str]:
+    """Ranks that cannot be read, those with the same reason together."""
+    reasons: dict[str, list[int]] = {}
+    for bad in judgement.unreadable:
+        reasons.setdefault(bad.reason.removeprefix(f"ranks/{bad.rank}: "), []).append(bad.rank)
+    for reason, ranks in reasons.items():
+        yield f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers(ranks)}: {reason}"
 
 
 def _checkpoint(path: str, facts: Facts) -> Iterator[str]:

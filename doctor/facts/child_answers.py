@@ -24,10 +24,13 @@ ended, or died, while it waited for the call: a driver without persistence mode 
 HUNG_SECONDS = 30.0
 """More than the driver needs to wake eight GPUs."""
 IMPORT = "import torch"
+MORE_TIME = "allow more time with --deadline"
 FRAME = re.compile(r'^ {2}File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """A line of faulthandler, the innermost first."""
+OLD_VERSION = re.compile(r"[0-2]\.|3\.[0-7](?:\.|\Z)")
 OLD_PYTHON = (b"SyntaxError", b"importlib.metadata")
-"""What an interpreter before 3.8 says of the torch child."""
+"""What an interpreter before 3.8 says of the torch child, if it does not even say its version."""
+NAME_PYTHON = "name a Python from 3.8 on with --python"
 
 
 def nvml_answers(outcome: Outcome) -> Known[Mapping[str, Json]] | Unknown:
@@ -49,10 +52,10 @@ def nvml_answers(outcome: Outcome) -> Known[Mapping[str, Json]] | Unknown:
         return Unknown(f"the NVML binding cannot be used: {broken.get('error')}", "pip install nvidia-ml-py")
     problem = outcome.problem or "it ended without an answer"
     if not system:
-        return Unknown(f"the program that asks NVML: {problem}")
+        return Unknown(f"the program that asks NVML: {problem}", late=outcome.timed_out)
     error = error_of(system.pop(INIT, no_answer))
     if error == NOT_IN_TIME:
-        return Unknown(f"NVML did not start in time: {problem}", "allow more time with --deadline")
+        return Unknown(f"NVML did not start in time: {problem}", MORE_TIME, late=True)
     if error in (NO_ANSWER, CRASHED):
         return Known({"error": error, "reason": f"{INIT}: {problem}"}, "NVML")
     if error is not None:
@@ -86,21 +89,30 @@ def stack_answers(outcome: Outcome, python: str) -> Known[Mapping[str, Json]] | 
     """
     found: dict[str, Json] = {}
     torch: dict[str, Json] | None = None
+    answered = False
     step = "start"
     for part in lines(outcome):
         if not isinstance(part, dict):
             continue
+        answered |= "torch" in part
         doing, told = part.pop("doing", None), part.pop("torch", None)
         step = doing if isinstance(doing, str) else step
         if isinstance(told, dict):
             torch = (torch or {}) | told
         found |= part
-    if not isinstance(found.get("python"), str):
-        return Unknown(_no_python(outcome, python), "name a Python from 3.8 on with --python")
+    version = found.get("python")
+    if not isinstance(version, str):
+        return Unknown(_no_python(outcome, python), NAME_PYTHON, late=outcome.timed_out)
+    if OLD_VERSION.match(version):
+        return Unknown(f"{python} is Python {version}, which is older than 3.8", NAME_PYTHON)
+    if outcome.problem is None and step == IMPORT and not answered:
+        torch = {"error": "the import ended the interpreter, with status 0"}
     if outcome.problem is not None:
         where = f"{outcome.problem}{_place(outcome)}"
         if torch is None:
             torch = {"error": where if step == IMPORT else f"{step}: {where}"}
+            if _unanswered(outcome) == NOT_IN_TIME:
+                torch["late"] = True
         elif not {"cuda_available", "error"} & torch.keys():
             torch["cuda_error"] = f"{step}: {where}"
     return Known({**found, "torch": torch}, python)

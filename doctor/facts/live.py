@@ -182,7 +182,10 @@ class LiveSource(LiveFiles):
         if found:
             return Known(found, "statvfs")
         asked = self._asked.get("paths")
-        return Unknown((asked.outcome().problem if asked else None) or "the file systems were not asked")
+        if asked is None:
+            return Unknown("the file systems were not asked")
+        problem = asked.outcome().problem or "no file system gave an answer"
+        return Unknown(problem, late=asked.outcome().timed_out)
 
     def kernel_log(self) -> Known[str] | Unknown:
         """The log from the first reader that this user is allowed to use."""
@@ -196,6 +199,7 @@ class LiveSource(LiveFiles):
         return Unknown(
             f"the kernel log could not be read: {reason or 'no answer'}",
             "run as root, or as a member of the group adm or systemd-journal",
+            late=asked.outcome().timed_out,
         )
 
 

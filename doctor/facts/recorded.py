@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fsdp_doctor.facts.links import follow
-from fsdp_doctor.facts.recorded_parts import SCHEMA, extras_of, figures_of, links_of, load, manifest_of
+from fsdp_doctor.facts.recorded_parts import (
+    MAX_RANKS,
+    SCHEMA,
+    extras_of,
+    figures_of,
+    links_of,
+    load,
+    manifest_of,
+)
 from fsdp_doctor.facts.source import FILE_LIMIT, Json, Manifest, PathFacts
 from fsdp_doctor.facts.trees import (
     MAX_FILE,
@@ -66,7 +74,8 @@ class RecordedSource:
     def ranks(self) -> tuple[int, ...]:
         """Further ranks recorded beside this one, in order."""
         names = self._tree.names(f"{self._prefix}ranks")
-        return tuple(sorted(int(n) for n in names if n.isascii() and n.isdigit() and str(int(n[:9])) == n))
+        numbers = (int(n) for n in names if n.isascii() and n.isdigit() and str(int(n[:9])) == n)
+        return tuple(sorted(n for n in numbers if n < MAX_RANKS))
 
     def rank(self, number: int) -> RecordedSource:
         """The recording of one of `ranks()`. Raises `RecordingError`."""

@@ -14,6 +14,8 @@ from fsdp_doctor.subjects.fact import Unknown
 
 SCHEMA = "fsdp-doctor-recording/1"
 MAX_JSON_DEPTH = 32
+MAX_RANKS = 1 << 20
+"""Ranks of a job: what a recording claims beyond it would only cost memory to list as missing."""
 
 
 def load(tree: Tree, name: str) -> Json | Unknown:
@@ -121,8 +123,8 @@ def _count_field(part: Mapping[str, Json], name: str) -> int | None:
     value = part.get(name)
     if value is None:
         return None
-    if not _is_count(value) or value >= 1 << 31:
-        raise RecordingError(f"manifest.json: {name} is not a count")
+    if not _is_count(value) or value > MAX_RANKS:
+        raise RecordingError(f"manifest.json: {name} is not a count from 0 to {MAX_RANKS}")
     return value
 
 

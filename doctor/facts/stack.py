@@ -61,10 +61,12 @@ def torch(source: Source) -> Known[Torch] | Unknown:
         return answers
     value = answers.value
     where = _text(value.get("executable")) or "this Python environment"
-    error = _torch_error(value)
+    told, error = _table(value.get("torch")), _torch_error(value)
     if error is not None:
-        return Unknown(f"import torch failed: {error}", f"make `{where} -c 'import torch'` succeed")
-    told = _table(value.get("torch"))
+        late = told.get("late") is True
+        return Unknown(
+            f"import torch failed: {error}", f"make `{where} -c 'import torch'` succeed", late=late
+        )
     version = _text(told.get("version"))
     if version is None:
         broken = _text(value.get("error"))

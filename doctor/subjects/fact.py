@@ -26,6 +26,8 @@ class Unknown:
     enable: str = ""
     absent: bool = False
     """True where the thing itself does not exist (no GPU), false where it could not be read."""
+    late: bool = False
+    """True where the deadline came before the answer: more time may bring it."""
 
 
 class MissingFact(LookupError):

@@ -38,6 +38,16 @@ def test_a_hung_interpreter_ends_with_the_deadline(doctor: Doctor, tmp_path: Pat
     assert done.json["seconds"] < 10
 
 
+def test_an_import_that_takes_longer_is_not_judged(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("import time; time.sleep(300)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = doctor("check", "--deadline", "8", "--format", "json", "--select", "ENV011")
+    assert (done.status, done.json["verdict"]) == (3, "incomplete")
+    assert [r["status"] for r in done.json["results"]] == ["skip"]
+
+
 @pytest.mark.parametrize("text", ["exit 3", "echo hello", "kill -9 $$"])
 def test_a_broken_interpreter_is_not_judged(doctor: Doctor, tmp_path: Path, text: str) -> None:
     broken = script(tmp_path / "python", text)

@@ -114,7 +114,7 @@ class TestBrokenTorch:
         told = answers(fake_torch(tmp_path, "\n\nimport time; time.sleep(600)"), 9.0)
         assert told["torch"]["error"].startswith("no answer in 9.")
         assert f"{tmp_path}/torch/__init__.py, line 3 (<module>)" in told["torch"]["error"]
-        assert told["dists"]
+        assert told["dists"] and told["torch"]["late"] is True, "more time might have brought an answer"
 
     def test_a_crash(self, tmp_path: Path) -> None:
         told = answers(fake_torch(tmp_path, "import os\nos.abort()"))
@@ -126,6 +126,10 @@ class TestBrokenTorch:
     def test_an_end_without_a_word(self, tmp_path: Path) -> None:
         told = answers(fake_torch(tmp_path, "import os; os._exit(7)"))
         assert told["torch"] == {"error": "exit status 7"}
+
+    def test_an_end_that_looks_like_success(self, tmp_path: Path) -> None:
+        told = answers(fake_torch(tmp_path, "import os; os._exit(0)"))
+        assert told["torch"] == {"error": "the import ended the interpreter, with status 0"}
 
     def test_a_folder_of_that_name(self, tmp_path: Path) -> None:
         told = answers(fake_torch(tmp_path, ""))
