@@ -60,11 +60,13 @@ class Joined:
         """Times in seconds, `began` monotonic. Raises `CannotAnswer` where rank 0 gets no port."""
         wait = asked.wait
         total = deadline if deadline is not None else budget + (wait or 0.0)
+        alone = deadline if deadline is not None else budget
         self.context = where
         self.host = socket.gethostname()
         self.until = began + total
-        self.judge_until = began + min(budget, total) - min(STEPS_SECONDS, STEPS_SHARE * min(budget, total))
-        self.reports_until = self.until - min(STEPS_SECONDS, STEPS_SHARE * total)
+        self.judge_until = began + alone - min(STEPS_SECONDS, STEPS_SHARE * alone)
+        # A rank that judged until its last moment must still get through.
+        self.reports_until = self.until - 0.75 * min(STEPS_SECONDS, STEPS_SHARE * alone)
         """When rank 0 stops waiting for reports."""
         self._began, self._hurried = began, inf
         folder = os.environ.get(JOURNAL_VARIABLE)

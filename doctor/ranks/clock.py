@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PINGS = 8
+ROUNDING = 1e-6
+"""Seconds by which sums of wall-clock stamps, which are large numbers, may be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +36,5 @@ class Ping:
 
 def offset(pings: Iterable[Ping]) -> float | None:
     """The offset of the quickest exchange, which is wrong by half its round trip at most."""
-    fair = [p for p in pings if p.round_trip >= 0]  # a clock that was set in between makes it negative
+    fair = [p for p in pings if p.round_trip > -ROUNDING]  # a clock that was set in between makes it negative
     return min(fair, key=lambda p: p.round_trip).offset if fair else None

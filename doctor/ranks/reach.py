@@ -120,7 +120,7 @@ class Target:
 
 def attempt(source: int, targets: Iterable[Target], key: bytes, seconds: float) -> tuple[Unreached, ...]:
     """Connect to every target's first address, or else the others; what did not come about."""
-    those = [t for t in targets if t.addresses]
+    those = [t for t in dict.fromkeys(targets) if t.addresses]
     each = min(CONNECT_SECONDS, seconds / 2)
     reasons = _reasons([(t, t.addresses[0]) for t in those], key, each)
     failed = [t for t in those if reasons[t, t.addresses[0]]]
