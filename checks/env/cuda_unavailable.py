@@ -9,7 +9,7 @@ from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, fail, ok, skip
 from fsdp_doctor.subjects.fact import Facts
-from fsdp_doctor.subjects.gpu import Driver, Gpus
+from fsdp_doctor.subjects.gpu import Driver, Gpu, Gpus
 from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.pci import Pci
 from fsdp_doctor.subjects.stack import Stack, Torch
@@ -20,6 +20,7 @@ from fsdp_doctor.tables.versions import parse
 
 UNFINISHED = (1, 2)
 """Fabric states not started and in progress."""
+COMPLETED = 3
 PROHIBITED = 2
 UVM = "/dev/nvidia-uvm"
 MANAGER = "nv-fabricmanag"
@@ -93,15 +94,23 @@ def _explained(facts: Facts) -> str | None:
         asked = stack is not None and "libcuda.so.1" in stack.dlopen
         if asked and stack is not None and stack.dlopen["libcuda.so.1"] is None and driver.kernel_version:
             return "libcuda.so.1 cannot be loaded (ENV005)"
-    if any(g.fabric is not None and g.fabric.state in UNFINISHED for g in gpus.present):
+    if any(_without_fabric(g) for g in gpus.present):
         return "the NVLink fabric is not initialised (LNK004)"
     if number == cuda_errors.NOT_INITIALIZED and _manager_absent(host, facts.find(Pci)):
         return "the fabric manager does not run (LNK006)"
     if gpus.present and all(g.compute_mode == PROHIBITED for g in gpus.present):
         return "every GPU is in compute mode prohibited"
     if host is not None and host.device_nodes and UVM not in host.device_nodes:
-        return f"{UVM} is missing (GPU003)"
+        return f"{UVM} is missing (HST031)"
     return None
+
+
+def _without_fabric(gpu: Gpu) -> bool:
+    """Whether the fabric of a GPU is not set up, or ended its setup with an error."""
+    fabric = gpu.fabric
+    if fabric is None:
+        return False
+    return fabric.state in UNFINISHED or (fabric.state == COMPLETED and bool(fabric.status))
 
 
 def _manager_absent(host: Host | None, pci: Pci | None) -> bool:

@@ -96,7 +96,9 @@ def forward_compatibility(facts: Facts, options: Options) -> Iterator[Finding]:
     driver, stack, torch = facts[Driver], facts.find(Stack), facts.find(Torch)
     library = user_mode(driver, stack, torch)
     kernel = parse(driver.version)
-    error = torch is not None and number_of(torch.cuda_error) == COMPAT_UNSUPPORTED
+    # CUDA also says 804 where an update left the old kernel module loaded: no compat library is there then.
+    stale = mismatched(driver, library) or driver.nvml_error == "LibRmVersionMismatch"
+    error = torch is not None and number_of(torch.cuda_error) == COMPAT_UNSUPPORTED and not stale
     if compat_version(kernel, library) is None and not error:
         if library is None:
             yield skip("which libcuda a process loads is not known", enable="install torch, or see ENV005")

@@ -6,22 +6,26 @@ from collections.abc import Iterator
 
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, ok
+from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, info, ok
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.launch import Launch
+from fsdp_doctor.subjects.scheduler import Identity
 
 
-@check("ENV040", Row.START, needs=(Launch,), tags=("launch",))
+@check("ENV040", Row.START, needs=(Launch,), uses=(Identity,), tags=("launch",))
 def script_unreadable(facts: Facts, options: Options) -> Iterator[Finding]:
     """Training script of the launch command cannot be read.
 
-    What: looks for the script that the command names, from the folder in which the check runs.
+    What: looks for the script that the command names, from the folder in which the check runs. Beside a
+        recording a script that is not here may well be on the recorded machine.
     Why: every rank ends at once with "can't open file", and torchrun reports only exit code 2.
     Fix: correct the path or the folder; on several nodes the script must be at that path on each.
     Sources: torchrun documentation; Python documentation (command line).
     """
-    launch = facts[Launch]
-    if launch.script_error is not None or launch.script_exists is False:
+    launch, identity = facts[Launch], facts.find(Identity)
+    if launch.script_exists is False and identity is not None and identity.recorded:
+        yield info(f"{launch.script} is not here, and the recording does not say whether its machine has it")
+    elif launch.script_error is not None or launch.script_exists is False:
         yield fail(
             f"{launch.launcher} would start {launch.script}: {launch.script_error or 'no such file'}",
             "a Python script that this user can read",

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from fsdp_doctor.engine.devices import counted, gpu_subject, gpu_words
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, fail, ok, skip, warn
+from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, fail, ok, skip
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Gpu, Gpus
 from fsdp_doctor.subjects.host import Host
 
 NODE = re.compile(r"/dev/nvidia\d+\Z")
-SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+CONTROL = "/dev/nvidiactl"
+OPENED = (CONTROL, "/dev/nvidia-uvm")
 
 
 def _node(gpu: Gpu) -> str:
@@ -25,8 +26,8 @@ def _node(gpu: Gpu) -> str:
 def device_nodes(facts: Facts, options: Options) -> Iterator[Finding]:
     """Device nodes of the GPUs are missing or may not be opened.
 
-    What: for each GPU of NVML there should be /dev/nvidiaN, besides /dev/nvidiactl and /dev/nvidia-uvm,
-        and this user should be able to open them.
+    What: for each GPU of NVML there should be /dev/nvidiaN, besides /dev/nvidiactl, and this user should
+        be able to open them and /dev/nvidia-uvm (whose absence has a check of its own).
     Why: CUDA opens these nodes. One that is missing from a container, or denied by its device cgroup,
         makes torch see fewer GPUs or none ("no CUDA-capable device", "CUDA unknown error").
     Fix: start the container with the NVIDIA runtime so that it passes all nodes, or correct the udev
@@ -63,17 +64,15 @@ def device_nodes(facts: Facts, options: Options) -> Iterator[Finding]:
             subject=gpu_subject(missing),
             fix=runtime,
         )
-    absent = [n for n in SHARED if n not in nodes]
+    absent = CONTROL not in nodes
     if absent:
-        # On bare metal CUDA's first start creates nvidia-uvm through nvidia-modprobe.
-        say = fail if container or "/dev/nvidiactl" in absent else warn
-        yield say(
-            f"{' and '.join(absent)} missing",
-            "the shared nodes of the driver",
-            subject=Subject(path=absent[0]),
+        yield fail(
+            f"{CONTROL} missing",
+            "the control node of the driver",
+            subject=Subject(path=CONTROL),
             fix=runtime,
         )
-    wanted = {_node(g) for g in present} | set(SHARED)
+    wanted = {_node(g) for g in present} | set(OPENED)
     denied = sorted(wanted & set(host.unreadable_nodes))
     if denied:
         yield fail(
@@ -88,4 +87,4 @@ def device_nodes(facts: Facts, options: Options) -> Iterator[Finding]:
             ),
         )
     if not missing and not absent and not denied:
-        yield ok(f"{len(numbered)} GPU nodes, nvidiactl and nvidia-uvm")
+        yield ok(f"{len(numbered)} GPU nodes and nvidiactl")

@@ -168,17 +168,26 @@ def ecc_mode(facts: Facts, options: Options) -> Iterator[Finding]:
     off = [g for g in known if not g.ecc_current]
     for group, serves in _by_class(off):
         if serves:
+            soon = [g for g in group if g.ecc_pending]
             yield warn(
-                f"ECC is off on {gpu_words(group)} ({group[0].name})",
+                f"ECC is off on {gpu_words(group)} ({group[0].name})"
+                + (f"; it turns on at the next reset of {gpu_words(soon)}" if soon else ""),
                 "ECC enabled on data-centre GPUs",
                 subject=gpu_subject(group),
-                fix=setting(
+                fix=reset(group, "Reset the GPU before the run: ECC is switched on already")
+                if len(soon) == len(group)
+                else setting(
                     "Switch ECC on, then reset the GPU or reboot", f"sudo nvidia-smi -i {ids(group)} -e 1"
                 ),
             )
         else:
             yield ok(f"ECC is off on {gpu_words(group)} ({group[0].name}), as such boards are delivered")
-    pending = [g for g in known if g.ecc_pending is not None and g.ecc_pending != g.ecc_current]
+    told = {g.index for group, serves in _by_class(off) if serves for g in group}
+    pending = [
+        g
+        for g in known
+        if g.ecc_pending is not None and g.ecc_pending != g.ecc_current and g.index not in told
+    ]
     if pending:
         new = "on" if pending[0].ecc_pending else "off"
         yield warn(

@@ -15,6 +15,7 @@ from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.pci import Pci
 
 NO_GPUS_WANTED = frozenset(("void", "none"))
+CONTROL = "/dev/nvidiactl"
 FIXES = {
     "DriverNotLoaded": (
         "Load the kernel module and read why it failed",
@@ -61,6 +62,9 @@ def nvml_start(facts: Facts, options: Options) -> Iterator[Finding]:
     wanted = env.get("NVIDIA_VISIBLE_DEVICES") if env is not None else None
     if container is not None and wanted in NO_GPUS_WANTED:
         yield info(f"this container was started without GPUs (NVIDIA_VISIBLE_DEVICES={wanted})")
+        return
+    if host is not None and container is not None and CONTROL not in host.device_nodes:
+        yield skip(f"this container was started without GPUs: it has no {CONTROL} (HST032)")
         return
     if error == "LibRmVersionMismatch":
         yield info("NVML did not start: LibRmVersionMismatch, its library is not of the loaded kernel module")

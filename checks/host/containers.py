@@ -22,8 +22,8 @@ CONTROL = "/dev/nvidiactl"
 def uvm_missing(facts: Facts, options: Options) -> Iterator[Finding]:
     """The unified-memory device is missing
 
-    What: Looks for /dev/nvidia-uvm where other NVIDIA device nodes are. On a host without a container the
-        driver makes it at the first CUDA call, so that its absence is only said there.
+    What: Looks for /dev/nvidia-uvm where other NVIDIA device nodes are. Without it and with no CUDA in
+        torch, or in a container, this fails; on a host the driver makes the node at the first CUDA call.
     Why: NVML and nvidia-smi work without it, CUDA does not: torch.cuda.is_available() is False or the
         first call ends with "unknown error". NCCL uses unified memory for graphs from 2.23 on.
     Fix: Pass the device to the container or virtual machine; load the module with nvidia-modprobe.
@@ -43,13 +43,14 @@ def uvm_missing(facts: Facts, options: Options) -> Iterator[Finding]:
     found += ", and torch.cuda.is_available() is False" if dead else ""
     expected = f"{UVM}, which CUDA opens at its first call"
     subject = Subject(path=UVM)
+    works = torch is not None and torch.cuda_available
     if host.container is not None:
         text = f"Start the container with NVIDIA's runtime (--gpus all), or add --device {UVM}"
-        say = fail if dead else warn
-        yield say(found, expected, subject=subject, fix=Fix(text, risk=Risk.DISRUPTIVE))
-    elif dead or (torch is not None and torch.cuda_available):
+        yield fail(found, expected, subject=subject, fix=Fix(text, risk=Risk.DISRUPTIVE))
+    elif dead or works:
         fix = Fix("Load the module and make its node", "sudo nvidia-modprobe -u -c=0", Risk.NEEDS_ROOT)
-        yield warn(found, expected, subject=subject, fix=fix)
+        say = fail if dead else warn
+        yield say(found, expected, subject=subject, fix=fix)
     else:
         state = "loaded" if loaded else "not loaded"
         yield info(f"{found}; the nvidia_uvm module is {state} and the first CUDA program makes the node")
@@ -93,6 +94,8 @@ def runtime_missing(facts: Facts, options: Options) -> Iterator[Finding]:
     count = f"{len(pci.gpus)} NVIDIA GPUs" if pci is not None and pci.gpus else "NVIDIA's driver"
     found = f"the machine shows {count}; in this container ({host.container}) there is no {CONTROL}"
     found += "" if library else " and no libcuda.so.1"
+    if driver is not None and driver.nvml_error is not None:
+        found += f", and NVML did not start ({driver.nvml_error})"
     asks = wanted not in ("", "void", "none") or (torch is not None and torch.cuda is not None)
     if wanted in ("void", "none") or not asks:
         yield info(f"{found}; none was asked for", subject=Subject(variable="NVIDIA_VISIBLE_DEVICES"))

@@ -14,6 +14,7 @@ from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.tables.kernel_messages import OOM_KILL, Match, matches
 from fsdp_doctor.tables.units import size
 
+SHOWN = 5
 FIX = Fix(
     "Give the container or machine more memory, save sharded instead of gathering a full state dict, and "
     "use fewer DataLoader workers and less pinned memory",
@@ -63,7 +64,9 @@ def _logged(found: tuple[Match, ...]) -> Iterator[Finding]:
         group = tuple(m for m in found if trains(m.who) is training)
         if not group:
             continue
-        named = ", ".join(dict.fromkeys(f"{m.who} ({m.pid})" for m in group[:5]))
+        named = ", ".join(dict.fromkeys(f"{m.who} ({m.pid})" for m in group[:SHOWN]))
+        if len(group) > SHOWN:
+            named += f" and {len(group) - SHOWN} more"
         text = (
             f"the OOM killer ended {len(group)} process{'es' if len(group) != 1 else ''} since boot: {named}"
         )
