@@ -92,8 +92,10 @@ def main() -> int:
     files = wanted()
     stale = [p for p, text in files.items() if not p.is_file() or p.read_text("utf-8") != text]
     for path in stale:
-        print(f"{path.relative_to(ROOT)} is not up to date")
-        if "--check" not in sys.argv:
+        if "--check" in sys.argv:
+            print(f"{path.relative_to(ROOT)} is not up to date: make docs")
+        else:
+            print(f"wrote {path.relative_to(ROOT)}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(files[path], "utf-8")
     return 1 if stale and "--check" in sys.argv else 0

@@ -194,7 +194,9 @@ def threads_do_not_fit(facts: Facts, options: Options) -> Iterator[Finding]:
         launch.launcher if launch is not None else scheduler.launcher if scheduler is not None else "none"
     )
     fix = Fix(f"Set OMP_NUM_THREADS={share}", f"export OMP_NUM_THREADS={share}")
-    if launcher in ("torchrun", "accelerate"):
+    if launcher in ("torchrun", "accelerate") and share == 1:
+        yield ok(f"{launcher} sets OMP_NUM_THREADS=1: {ranks} ranks on {processors} processors")
+    elif launcher in ("torchrun", "accelerate"):
         yield info(
             f"OMP_NUM_THREADS is not set: {launcher} sets 1 for {ranks} ranks on {processors} processors",
             fix=fix,

@@ -25,6 +25,11 @@ def command(settings: Settings, code_or_row: str) -> int:
         return answer("explain", {"check": _check(check)}, check_text(check, settings.style()), settings)
     rows = tuple(r.value for r in Row)
     if code_or_row.lower() not in rows:
+        if any(c.family == code_or_row.upper() for c in registry().checks):
+            family = code_or_row.upper()
+            raise click.UsageError(
+                f"{family} is a family: `fsdp-doctor list --select {family}` names its checks"
+            )
         hint = nearest(code_or_row.upper(), tuple(c.code for c in registry().checks), "")
         hint = nearest(
             code_or_row.lower(), rows, hint or f"; rows: {', '.join(rows)}; codes: `fsdp-doctor list`"

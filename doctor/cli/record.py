@@ -151,7 +151,7 @@ def redactions(files: Mapping[str, bytes]) -> dict[str, int]:
 def not_recorded(files: Mapping[str, bytes]) -> dict[str, str]:
     """What the manifest says is missing -> why."""
     told = json.loads(files["manifest.json"]).get("not_recorded", {})
-    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    return {str(k): str(v).removeprefix(f"{k}: ") for k, v in told.items()} if isinstance(told, dict) else {}
 
 
 def _text(

@@ -16,10 +16,12 @@ ROW_COLUMN = 7
 
 
 def checks_text(registry: Registry, selected: Collection[str], style: Style) -> str:
-    """Code, row and title of every check, a line each."""
+    """Code, row and title of the selected checks, a line each; of the others too where `style.verbose`."""
     page = Page(style)
     for check in registry.checks:
         on = check.code in selected
+        if not on and not style.verbose:
+            continue
         _listed(page, check, "" if on else "  (not selected)", "" if on else "dim")
         if style.verbose:
             from_package = f", from {check.package}" if check.package != "fsdp-doctor" else ""
@@ -33,7 +35,9 @@ def checks_text(registry: Registry, selected: Collection[str], style: Style) -> 
         )
     page.blank()
     total = len(registry.checks)
-    page.paragraph([(f"{total} checks, {len(selected)} selected. fsdp-doctor explain CODE tells more.", "")])
+    others = " (--verbose lists the others)" if len(selected) < total and not style.verbose else ""
+    said = f"{total} checks, {len(selected)} selected{others}. fsdp-doctor explain CODE tells more."
+    page.paragraph([(said, "")])
     return page.text()
 
 

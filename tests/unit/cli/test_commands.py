@@ -53,6 +53,9 @@ def test_list(doctor: Doctor) -> None:
         c.code for c in registry().checks if c.family == "GPU" and c.code != "GPU001"
     }
     said = doctor("list", "--ignore", "GPU001").out
+    assert [c.code for c in registry().checks if c.code not in said] == ["GPU001"]
+    assert f"{len(registry().checks) - 1} selected (--verbose lists the others)" in said
+    said = doctor("list", "--ignore", "GPU001", "--verbose").out
     assert all(c.code in said for c in registry().checks)
     assert said.count("(not selected)") == 1
     assert doctor("list", "--select", "XYZ").status == 2
@@ -78,7 +81,12 @@ def test_explain_every_row(doctor: Doctor, row: Row) -> None:
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("ncl", "did you mean 'nccl'?"), ("GPU01", "did you mean 'GPU0"), ("zzz", "rows: nccl, oom")],
+    [
+        ("ncl", "did you mean 'nccl'?"),
+        ("GPU01", "did you mean 'GPU0"),
+        ("gpu", "`fsdp-doctor list --select GPU` names its checks"),
+        ("zzz", "rows: nccl, oom"),
+    ],
 )
 def test_explain_unknown(doctor: Doctor, word: str, hint: str) -> None:
     done = doctor("explain", word)
