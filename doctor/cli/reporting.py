@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from fsdp_doctor.cli.common import Settings
+from fsdp_doctor.cli.discretion import discreet
 from fsdp_doctor.findings import Report
 from fsdp_doctor.report.describe import counts_words
 
@@ -18,7 +19,8 @@ def now() -> str:
 
 
 def rendered(report: Report, settings: Settings) -> str:
-    """The report in the format that was asked for."""
+    """The report in the format that was asked for, without secrets."""
+    report = discreet(report)
     if settings.format == "json":
         from fsdp_doctor.report.json import render
     elif settings.format == "junit":
