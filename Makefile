@@ -1,9 +1,12 @@
 # make check   set up .venv/ and judge this machine
 # make test    set up .venv/ with the development tools and run everything that CI runs
 #
+# make lint, types, docs, bench, dist, clean   one part each; docs writes docs/checks/ and README.md
+#
 # PYTHON  the interpreter of the environment that trains; its torch is used and never changed
 # TORCH   what to install into .venv/ where PYTHON has no torch: a requirement, or empty for none
 # TORCH_INDEX  where from; without an NVIDIA driver the index of CPU wheels
+# ARGS    options of `fsdp-doctor check` (make check) or of pytest (make test)
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= $(if $(wildcard /dev/nvidiactl),,https://download.pytorch.org/whl/cpu)
@@ -14,8 +17,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
+# .venv/ is made anew where PYTHON is another interpreter than the one it was made from.
+FROM := $(shell command -v "$(PYTHON)")
+RENEW := $(if $(filter $(CURDIR)/$(BIN)/% $(shell cat $(VENV)/made-from 2>/dev/null),$(FROM)),,renew)
 
-.PHONY: check test lint types docs bench dist clean
+.PHONY: check test lint types docs bench dist clean renew
 .DEFAULT_GOAL := check
 
 check: $(BASE)
@@ -45,8 +51,8 @@ dist: $(DEV)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-$(BASE): pyproject.toml tools/venv.py
-	$(PYTHON) tools/venv.py $(VENV) --torch '$(TORCH)' --torch-index '$(TORCH_INDEX)'
+$(BASE): pyproject.toml tools/venv.py $(RENEW)
+	$(PYTHON) tools/venv.py $(VENV) --made-from '$(FROM)' --torch '$(TORCH)' --torch-index '$(TORCH_INDEX)'
 	$(PIP) --editable .
 	@touch $@
 

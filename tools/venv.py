@@ -19,6 +19,7 @@ def main() -> None:
     """Make it, then note whose torch it is in `VENV/trained-with`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("venv")
+    parser.add_argument("--made-from", default="")
     parser.add_argument("--torch", default="")
     parser.add_argument("--torch-index", default="")
     args = parser.parse_args()
@@ -26,18 +27,37 @@ def main() -> None:
         sys.exit(f"fsdp-doctor needs Python 3.10 or newer; PYTHON is {sys.version.split()[0]}")
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         sys.exit(f"{sys.executable} has no venv module (Debian and Ubuntu: apt install python3-venv)")
-    if not os.path.exists(os.path.join(args.venv, "bin", "python")):
+    inside = os.path.exists(args.venv) and os.path.samefile(sys.prefix, args.venv)
+    before = noted(args.venv, "made-from")
+    if not inside and before not in ("", args.made_from):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", args.venv], check=True)
+    elif not os.path.exists(os.path.join(args.venv, "bin", "python")):
         subprocess.run([sys.executable, "-m", "venv", args.venv], check=True)
     python = os.path.join(os.path.abspath(args.venv), "bin", "python")
-    inside = os.path.samefile(sys.prefix, args.venv)
     if not inside and importlib.util.find_spec("torch") is not None:
         lend(python)
         trained_with = sys.executable
     else:
         install(python, args.torch, args.torch_index)
         trained_with = python
-    with open(os.path.join(args.venv, "trained-with"), "w") as file:
-        file.write(trained_with + "\n")
+    note(args.venv, "trained-with", trained_with)
+    if not inside:
+        note(args.venv, "made-from", args.made_from)
+
+
+def noted(venv: str, name: str) -> str:
+    """What an earlier call noted in the environment; empty where there is nothing."""
+    try:
+        with open(os.path.join(venv, name)) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def note(venv: str, name: str, text: str) -> None:
+    """Note something in the environment for the Makefile and for the next call."""
+    with open(os.path.join(venv, name), "w") as file:
+        file.write(text + "\n")
 
 
 def lend(python: str) -> None:

@@ -13,7 +13,7 @@ from fsdp_doctor.engine.registry import registry
 @click.command("list", short_help="List the checks.")
 @common("text", "json")
 def command(settings: Settings) -> int:
-    """List the checks that --select and --ignore leave (by default all), with their row of the failure table."""
+    """List the checks that --select and --ignore leave, with their rows of the failure table."""
     from fsdp_doctor.report.catalogue import checks_text
 
     wanted = chosen(settings)
