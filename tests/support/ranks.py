@@ -105,20 +105,39 @@ class Ranks:
         return f"{folder}:{ROOT}"
 
     def start(self, rank: int, *words: str, **env: str) -> None:
-        """Start one rank of `fsdp-doctor WORDS`."""
+        """Start one rank of `fsdp-doctor WORDS` with the variables of torch."""
         own = {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.world),
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(self.port),
-            "FSDP_DOCTOR_JOURNAL": str(self.journal),
         }
+        self._start(rank, words, own | env)
+
+    def start_step(self, rank: int, nodes: str, *words: str) -> None:
+        """Start one rank with the variables of srun, one task per node, and no MASTER_ADDR."""
+        own = {
+            "SLURM_JOB_ID": "4711",
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": "0",
+            "SLURM_NODEID": str(rank),
+            "SLURM_NTASKS": str(self.world),
+            "SLURM_STEP_NUM_TASKS": str(self.world),
+            "SLURM_STEP_NUM_NODES": str(self.world),
+            "SLURM_STEP_NODELIST": nodes,
+            "SLURM_STEP_TASKS_PER_NODE": f"1(x{self.world})",
+            "MASTER_PORT": str(self.port),
+        }
+        self._start(rank, words, own)
+
+    def _start(self, rank: int, words: Sequence[str], own: Mapping[str, str]) -> None:
         argv = [*self.prefix.get(rank, ()), sys.executable, "-m", "fsdp_doctor", *words]
         with (self.folder / f"out.{rank}").open("wb") as out, (self.folder / f"err.{rank}").open("wb") as err:
             self.processes[rank] = subprocess.Popen(
                 argv,
                 cwd=ROOT,
-                env=clean_environment() | own | env,
+                env=clean_environment() | {"FSDP_DOCTOR_JOURNAL": str(self.journal)} | own,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
