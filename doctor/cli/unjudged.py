@@ -97,6 +97,9 @@ def _checkpoint(path: str, facts: Facts) -> Iterator[str]:
 
 def _script(path: Path, checks: tuple[CheckSpec, ...]) -> Iterator[str]:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            yield f"--script {path}: not a regular file"
+            return
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ CONFIG_LIMIT = 1 << 20
 
 def default_config(variables: Mapping[str, str]) -> Path:
     """Where accelerate looks when no --config_file is given."""
-    home = Path(variables.get("HOME", "~")).expanduser()
+    home = Path(os.path.expanduser(variables.get("HOME", "~")))  # a user without a home is none to fail for
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
     hf_home = Path(variables.get("HF_HOME") or cache / "huggingface")
     return hf_home / "accelerate" / "default_config.yaml"
@@ -72,6 +73,8 @@ def read_config(path: Path) -> dict[str, Scalar]:
     import yaml
 
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ConfigError(f"{path}: not a regular file")
         with path.open("rb") as file:
             raw = file.read(CONFIG_LIMIT + 1)
     except OSError as error:

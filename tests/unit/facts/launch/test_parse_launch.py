@@ -216,3 +216,9 @@ def test_any_words_are_read_or_refused(words: list[str]) -> None:
         assert "\n" not in str(error)[:200] or "\n" in "".join(words)
     else:
         assert launch.command == tuple(words)
+
+
+def test_a_pipe_as_configuration_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    launch = parse_launch(["accelerate", "launch", "--config_file", "pipe.yaml", "t.py"], tmp_path, {})
+    assert launch.config_error == f"{tmp_path}/pipe.yaml: not a regular file"
