@@ -39,7 +39,7 @@ def cpu_share(facts: Facts, options: Options) -> Iterator[Finding]:
         return
     each, limit = min(shares)
     found = f"{each:.1f} processors for each of {ranks} local rank{'s' if ranks != 1 else ''} ({limit})"
-    subject = Subject(variable=limit.split(" ", 1)[0])
+    subject = Subject(variable=limit.split(" ", 1)[0].rstrip(","))
     if each >= CORES_PER_RANK_LOW:
         yield ok(found)
     elif visible_gpus(facts) == 0:
@@ -57,7 +57,7 @@ def _shares(host: Host, ranks: int, scheduler: Scheduler | None) -> list[tuple[f
     found: list[tuple[float, str]] = []
     if host.cgroup.cpu_quota is not None and host.cgroup.cpu_quota > 0:
         quota = host.cgroup.cpu_quota
-        found.append((quota / ranks, f"cpu.max allows {quota:g}"))
+        found.append((quota / ranks, f"cpu.max, or cpu.cfs_quota_us of version 1, allows {quota:g}"))
     if host.cpus_allowed is not None and host.cpus_allowed > 0:
         own = (
             scheduler is not None

@@ -20,7 +20,7 @@ from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, Subje
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Gpu, Gpus
 from fsdp_doctor.subjects.pci import Pci
-from fsdp_doctor.tables.gpu_thresholds import CLOCK_LOADED_FRACTION
+from fsdp_doctor.tables.gpu_thresholds import CLOCK_LOADED_FRACTION, UTILIZATION_LOADED
 from fsdp_doctor.tables.nvml_codes import CLOCK_IDLE
 
 WIDTH = "nvmlDeviceGetCurrPcieLinkWidth"
@@ -103,6 +103,8 @@ def _switch_links(pci: Pci, gpus: tuple[Gpu, ...], named: set[int]) -> Iterator[
 
 def _at_work(gpu: Gpu) -> bool:
     """Whether the GPU does something: an idle one lowers its PCIe generation to save power."""
+    if gpu.utilization is not None and gpu.utilization >= UTILIZATION_LOADED:
+        return True
     reasons = gpu.clocks_event_reasons
     if reasons is None or reasons & CLOCK_IDLE or gpu.clock_sm is None or not gpu.clock_sm_max:
         return False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdp_doctor.engine import job
 from fsdp_doctor.engine.interface_kinds import oddity
-from fsdp_doctor.engine.interfaces import choice, has_address, label, running, selector
+from fsdp_doctor.engine.interfaces import choice, has_address, label, predict, running, selector
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.engine.variables import settings
@@ -16,6 +16,7 @@ from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.network import Interface, Network
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.tables.nccl_variables import SOCKET_FAMILIES
+from fsdp_doctor.tables.network import HOST_ONLY_PREFIXES
 
 IFNAME = "NCCL_SOCKET_IFNAME"
 
@@ -145,9 +146,10 @@ def nccl_takes_an_odd_interface(facts: Facts, options: Options) -> Iterator[Find
 
     What: the interface that NCCL would take first (by NCCL_SOCKET_IFNAME or by its own order) is lo, a
         bridge of docker or libvirt, or a tunnel. The prediction follows NCCL's rule over this machine's
-        interfaces.
-    Why: such an address is not reachable from other nodes, or only slowly: the bootstrap hangs or is
-        refused, and without RDMA all data takes that way.
+        interfaces. Between nodes lo and such a bridge fail, a tunnel is a warning.
+    Why: the subnet of docker0 is the same on every machine, so that the other nodes connect to
+        themselves: the bootstrap hangs or is refused. Over a tunnel it is slow, and without RDMA all data
+        takes that way.
     Fix: name the network card with an exact NCCL_SOCKET_IFNAME (=NAME), the same network on every node.
     Sources: NCCL user guide, env.rst (NCCL_SOCKET_IFNAME); NCCL 2.30 sources (ncclFindInterfaces).
     """
@@ -158,6 +160,8 @@ def nccl_takes_an_odd_interface(facts: Facts, options: Options) -> Iterator[Find
     if first is None:
         if variables.get(IFNAME) is not None and len(variables.value(IFNAME) or "") > 1:
             yield ok(f"{IFNAME} decides")
+        elif variables.value("NCCL_SOCKET_FAMILY") in SOCKET_FAMILIES and predict(network.interfaces).first:
+            yield ok("NCCL_SOCKET_FAMILY decides")
         elif not any(has_address(i, None) for i in network.interfaces):
             yield skip("the addresses of the interfaces are not known", enable="record on the machine itself")
         else:
@@ -173,7 +177,8 @@ def nccl_takes_an_odd_interface(facts: Facts, options: Options) -> Iterator[Find
     subject = Subject(device=first.name, variable=IFNAME if variables.get(IFNAME) else None)
     rest = [i for i in found.interfaces[1:] if oddity(i) is not None]
     kind = oddity(first)
-    if kind is not None and multi and (kind == "the loopback" or not good):
+    alone = kind is not None and (kind == "the loopback" or first.name.startswith(HOST_ONLY_PREFIXES))
+    if kind is not None and multi and (alone or not good):
         yield fail(f"{said}: {kind}", "a card on the network of the job", subject=subject, fix=fix)
     elif kind is not None and multi:
         yield warn(

@@ -125,7 +125,7 @@ def network_cannot_be_had(facts: Facts, options: Options) -> Iterator[Finding]:
         reason = None
         if name == "ib":
             reason = _no_verbs(facts.find(Rdma), isinstance(rdma, Unknown) and rdma.absent)
-        elif name not in INTERNAL_NETS and plugin is None and _has_no_plugin(stack):
+        elif name not in INTERNAL_NETS and _has_no_plugin(stack, plugin.value if plugin else None):
             reason = f"it is none of NCCL's own, and the loader finds no {NET_PLUGIN}"
         if reason is not None:
             bad = True
@@ -135,13 +135,30 @@ def network_cannot_be_had(facts: Facts, options: Options) -> Iterator[Finding]:
                 subject=Subject(variable="NCCL_NET"),
                 fix=Fix("Unset it and let NCCL choose", "unset NCCL_NET"),
             )
+        elif name not in INTERNAL_NETS and plugin is not None and not _asked(stack, plugin.value):
+            bad = True
+            yield skip(
+                f"NCCL_NET={net.value} comes from a plug-in, and whether the loader finds "
+                f"{' or '.join(_candidates(plugin.value))} was not asked",
+                enable="run the check on the machine itself",
+            )
     if not bad:
         named = [f"{s.name}={s.value}" for s in (net, plugin) if s is not None]
         yield ok(", ".join(named) or "NCCL chooses the network")
 
 
-def _has_no_plugin(stack: Stack | None) -> bool:
-    return stack is not None and stack.dlopen.get(NET_PLUGIN, NET_PLUGIN) is None
+def _asked(stack: Stack | None, plugin: str) -> bool:
+    return stack is not None and any(c in stack.dlopen for c in _candidates(plugin))
+
+
+def _has_no_plugin(stack: Stack | None, plugin: str | None) -> bool:
+    """Whether the loader was asked for the plug-in, by its default name if none is given, and found none."""
+    if stack is None:
+        return False
+    if plugin is not None and plugin.lower() == NONE:
+        return True
+    asked = [c for c in (_candidates(plugin) if plugin else (NET_PLUGIN,)) if c in stack.dlopen]
+    return bool(asked) and not any(stack.dlopen[c] for c in asked)
 
 
 def _no_verbs(rdma: Rdma | None, absent: bool) -> str | None:

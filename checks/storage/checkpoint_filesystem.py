@@ -16,6 +16,7 @@ from fsdp_doctor.tables.filesystems import (
     GUEST_SHARE,
     MEMORY,
     NFS,
+    NFS_LOCAL_LOCKS,
     NFS_TRANSFER_SMALL,
     NODE_LOCAL,
     NTFS,
@@ -120,12 +121,14 @@ def nfs_options(facts: Facts, options: Options) -> Iterator[Finding]:
     """NFS mount options put checkpoints at risk
 
     What: Reads the options of the NFS mount that holds the folder of --ckpt. A soft mount fails; no
-        attribute caching, synchronous writes, UDP and small transfers are a warning.
+        attribute caching, synchronous writes, UDP, small transfers and locks that stay on one node are a
+        warning.
     Why: On a soft mount a server that is busy for a minute makes writes fail after they were accepted: the
         error arrives at close, many savers do not look, and the checkpoint is torn without notice. The
-        other options make many ranks' writes and lookups slow enough to pass a timeout.
+        other options make many ranks' writes and lookups slow enough to pass a timeout. With nolock a
+        file lock holds on its own node only: two nodes then write one cache or checkpoint file at once.
     Fix: Mount with hard,proto=tcp and let client and server agree on rsize and wsize (1 MiB).
-    Sources: nfs(5), soft and hard, sync, noac, rsize and wsize.
+    Sources: nfs(5), soft and hard, sync, noac, rsize and wsize, lock and local_lock.
     """
     mount = _mount(facts)
     if isinstance(mount, Finding):
@@ -156,7 +159,16 @@ def nfs_options(facts: Facts, options: Options) -> Iterator[Finding]:
         yield warn(
             found, "hard,proto=tcp with rsize and wsize of 1 MiB", subject=subject, fix=fix, row=Row.SLOW
         )
-    if not soft and not slow:
+    loose = [o for o in mount.options if o in NFS_LOCAL_LOCKS]
+    if loose:
+        yield warn(
+            f"{path} is on an NFS mount with {', '.join(loose)}: file locks hold on this node only "
+            f"({described(mount)})",
+            "locks that the server keeps",
+            subject=subject,
+            fix=Fix("Mount it without nolock and local_lock", None, Risk.NEEDS_ROOT, Owner.ADMIN),
+        )
+    if not soft and not slow and not loose:
         version = next((o for o in mount.options if o.startswith(("vers=", "nfsvers="))), mount.fstype)
         yield ok(f"{described(mount)}, {version}, hard")
 

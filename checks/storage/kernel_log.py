@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from fsdp_doctor.checks.storage._reading import described
@@ -108,16 +109,17 @@ def disk_errors(facts: Facts, options: Options) -> Iterator[Finding]:
     found = [
         m for m in matches(log.lines, DISK) if not re.match(rf"(?:{'|'.join(DISK_IGNORED)})\d+$", m.where)
     ]
-    groups: dict[tuple[str, str], list[Match]] = {}
+    groups: dict[str, list[Match]] = {}
     for item in found:
-        groups.setdefault((item.signature.name, item.where), []).append(item)
-    for (name, device), group in groups.items():
+        groups.setdefault(item.where, []).append(item)
+    for device, group in groups.items():
         mount = _mount_of(device, storage)
         unused = mount is None and _is_unused(device, storage)
-        say = fail if group[0].signature.severe and not unused else warn
+        say = fail if any(m.signature.severe for m in group) and not unused else warn
+        counts = Counter(m.signature.name for m in group)
         yield say(
-            f"{name}{f' of {device}' if device else ''}, {len(group)} in the kernel log"
-            + (f" ({described(mount)})" if mount is not None else ""),
+            f"{device or 'a disk'}: {', '.join(f'{name} ({count})' for name, count in counts.items())} "
+            "in the kernel log" + (f"; {described(mount)}" if mount is not None else ""),
             "none since boot",
             subject=Subject(device=device or None, path=mount.point if mount is not None else None),
             fix=Fix(
@@ -128,7 +130,7 @@ def disk_errors(facts: Facts, options: Options) -> Iterator[Finding]:
                 Risk.NEEDS_ROOT,
                 Owner.HARDWARE,
             ),
-            evidence=(Evidence("kernel log", group[-1].line[:500]),),
+            evidence=tuple(Evidence("kernel log", m.line[:500]) for m in group[-3:]),
         )
     if not found:
         yield ok(f"no disk error in {len(log.lines)} lines")

@@ -88,6 +88,7 @@ def gpu(source: Source, index: int, entry: Json) -> Gpu:
         clock_sm_app_default=_sm_clock(a, "nvmlDeviceGetDefaultApplicationsClock"),
         clock_mem=a.integer("nvmlDeviceGetClockInfo", args=MEMORY),
         clock_mem_max=a.integer("nvmlDeviceGetMaxClockInfo", args=MEMORY),
+        utilization=integer((a.struct("nvmlDeviceGetUtilizationRates") or {}).get("gpu")),
         performance_state=a.integer("nvmlDeviceGetPerformanceState", "nvmlDeviceGetPowerState"),
         persistence=a.flag("nvmlDeviceGetPersistenceMode"),
         mig_current=mig_now,

@@ -184,6 +184,8 @@ class Gpu:
     board_part: str | None = None
     errors: Mapping[str, str] = field(default_factory=dict)
     """NVML function -> error name for everything that gave none of the answers above."""
+    utilization: int | None = None
+    """Per cent of the last moments in which a kernel ran."""
 
 
 @dataclass(frozen=True, slots=True)

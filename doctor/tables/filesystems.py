@@ -103,6 +103,8 @@ TEMPORARY_LOW = 1 * GIB
 TEMPORARY_FULL = 16 * MIB
 ROOT_LOW = 500 * MIB
 CACHE_LOW = 1 * GIB
+NFS_LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "local_lock=posix")
+"""Options with which the client keeps locks to itself; see nfs(5)."""
 NFS_TRANSFER_SMALL = 64 * 1024
 """rsize and wsize; servers and clients of the last decade agree on 1 MiB."""
 

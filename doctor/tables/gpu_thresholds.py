@@ -29,6 +29,8 @@ CLOCK_FRACTION = 0.97
 """An application clock below this part of what it should be counts as lowered."""
 CLOCK_LOADED_FRACTION = 0.5
 """A GPU whose SM clock is above this part of the maximum is at work."""
+UTILIZATION_LOADED = 50
+"""Per cent from which on a GPU is at work, whatever its clocks are lowered to."""
 
 HELD_WARN = 500 * MIB
 """Memory in use by others, in bytes. An empty CUDA context takes 300 to 500 MiB."""

@@ -20,6 +20,8 @@ TINY_PORT_RANGE = 256
 CONTAINER_PREFIXES = ("docker", "br-", "cni", "flannel", "cali", "cilium", "lxc", "lxdbr", "podman", "veth")
 VIRTUAL_MACHINE_PREFIXES = ("virbr", "vnet", "vmnet", "vboxnet")
 VPN_PREFIXES = ("tailscale", "wg", "tun", "tap", "zt", "utun", "ppp", "nebula", "ipsec", "vti")
+HOST_ONLY_PREFIXES = ("docker", "br-", "cni", "podman", "lxdbr", "virbr", "vmnet", "vboxnet")
+"""Bridges whose subnet exists once more on every other machine, so that no other node reaches the address."""
 DUMMY_PREFIXES = ("dummy", "ifb", "sit", "ip6tnl", "gre", "erspan", "kube-ipvs", "nodelocaldns")
 LOOPBACK = "lo"
 
