@@ -198,3 +198,15 @@ def test_a_removed_folder(tmp_path: Path) -> None:
     done = run("check --profile quick --ckpt relative")
     said = b"fsdp-doctor: error: the current folder was removed: change to one that exists\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", said)
+
+
+def test_modules_of_the_working_folder_are_not_taken_for_others(sick: Path, tmp_path: Path) -> None:
+    for name in ("json", "torch", "yaml", "psutil", "select", "dataclasses"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the wrong {name}')")
+    for name in ("checks", "doctor", "click", "rich"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('the wrong {name}')")
+    for arguments in (("check", "--from", sick), ("check", "--profile", "quick", "--select", "ENV,GPU")):
+        done = finish(*arguments, cwd=tmp_path)
+        assert b"the wrong" not in done.stdout + done.stderr
+        assert b"fsdp-doctor" in done.stdout, done.stderr
