@@ -44,6 +44,7 @@ docs: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m bench.spine
+	$(BIN)/python -m bench.ranks
 
 dist: $(DEV)
 	$(BIN)/python -m build --outdir dist .

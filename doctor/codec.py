@@ -113,9 +113,16 @@ def _mapping(key: object, item: Hashable) -> Reader:
     def read(value: object) -> object:
         if not isinstance(value, Mapping):
             raise FormatError(f": found {type(value).__name__}, expected an object")
+        if key is item is str and _plain(value):
+            return dict(value)
         return {_key(key, k): _within(f".{k}", reader, v) for k, v in value.items()}
 
     return read
+
+
+def _plain(texts: Mapping[str, object]) -> bool:
+    """Whether all values are ASCII texts."""
+    return all(type(v) is str and v.isascii() for v in texts.values()) and all(map(str.isascii, texts))
 
 
 def _key(kind: object, key: str) -> object:

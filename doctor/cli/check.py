@@ -127,7 +127,7 @@ def command(settings: Settings, **own: object) -> int:
         if not joined.leads:
             return joined.follow(found.judgement, found.unjudged)
         more = joined.gather(found.judgement, found.work)
-        found = replace(_noting(found, *joined.refusals), unjudged=(*found.unjudged, *more))
+        found = replace(_noting(found, *joined.notes), unjudged=(*found.unjudged, *more))
         found = replace(found, subjects=replace(found.subjects, expected=tuple(range(where.world_size))))
         code = deliver(report(request, settings, began, found, started), settings)
         joined.finish(code)
@@ -291,8 +291,8 @@ def _data(
 
 def _target(hosts: Sequence[str], judgement: Judgement, subjects: Subjects) -> str:
     names = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
-    if subjects.kind == "live":
-        return names or "this machine"
     ranks = f", {len(judgement.ranks)} ranks" if len(judgement.ranks) > 1 else ""
+    if subjects.kind == "live":
+        return f"{names}{ranks}" or "this machine"
     when = f" of {judgement.created}" if judgement.created else ""
     return f"{names or subjects.path or ''} (recording{when}{ranks})"

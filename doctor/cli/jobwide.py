@@ -18,7 +18,8 @@ ALONE = Unknown(
     absent=True,
 )
 OTHERS = Unknown(
-    "only one rank of this job was asked", "judge the recordings of all ranks together: check --from"
+    "only one rank of this job was asked",
+    "run check on all ranks under the launcher, or judge the recordings of all ranks: check --from",
 )
 LATE = Unknown("not every rank was read before the deadline", "give more --deadline")
 

@@ -19,6 +19,7 @@ import click
 from fsdp_doctor.cli.join_options import Joining
 from fsdp_doctor.cli.judging import Judgement, Work
 from fsdp_doctor.cli.output import CannotAnswer, complain
+from fsdp_doctor.cli.progress import shown
 from fsdp_doctor.codec import FormatError, from_json, to_json
 from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.suppress import suppress
@@ -156,18 +157,19 @@ class Joined:
     # -------------------------------------------------------------------------------------------- rank 0
     def gather(self, judgement: Judgement, work: Work) -> tuple[str, ...]:
         """Take in the other ranks, judge all together, and return what could not be judged."""
-        leader = self._leader
+        leader, where = self._leader, self.context
         assert leader is not None
         self.journal.mark("gathering the other ranks")
         job, findings = judgement.job, Findings()
         own = _at_offset(job.digests.get(0) or RankDigest(0, host=self.host), 0.0)
         digests = {0: own}
         offers = {0: from_json(Offer, self._about(own)["offer"])}
-        for rank, report in leader.reports(self.reports_until):
-            try:
-                digests[rank], offers[rank] = self._read(rank, report, findings)
-            except FormatError as error:
-                leader.hub.failed(rank, f"its report cannot be read: {error}")
+        with shown(f"gathering {where.world_size} ranks; --ranks off judges this machine alone"):
+            for rank, report in leader.reports(self.reports_until):
+                try:
+                    digests[rank], offers[rank] = self._read(rank, report, findings)
+                except FormatError as error:
+                    leader.hub.failed(rank, f"its report cannot be read: {error}")
         waited = time.monotonic() - self._began
         until = min(self.until - 1.0, self._hurried + HURRY_SECONDS)
         if any(d.checkpoint is not None for d in digests.values()):
@@ -178,9 +180,9 @@ class Joined:
             judgement.merger.add(results)
         silent, hosts = leader.hub.remarks()
         whole = RankSet(
-            self.context.world_size,
+            where.world_size,
             tuple(digests[r] for r in sorted(digests)),
-            self.context.node_list,
+            where.node_list,
             silent,
             waited,
             reached,
@@ -205,9 +207,13 @@ class Joined:
         return _at_offset(digest, said.clock_offset), said.offer
 
     @property
-    def refusals(self) -> tuple[str, ...]:
-        """Connections that rank 0 turned away, and why."""
-        return tuple(self._leader.hub.refusals) if self._leader is not None else ()
+    def notes(self) -> tuple[str, ...]:
+        """Connections that rank 0 turned away, and why; or that nobody came."""
+        if self._leader is None:
+            return ()
+        hub = self._leader.hub
+        nobody = f"no other rank came to port {hub.port}; --ranks off judges this machine alone"
+        return (*hub.refusals, *(() if hub.traces else (nobody,)))
 
     # ----------------------------------------------------------------------------------------- recording
     def hand_over(self, files: Mapping[str, bytes]) -> int:
@@ -233,7 +239,7 @@ class Joined:
         silent, _ = self._leader.hub.remarks()
         missing = [r for r in range(1, self.context.world_size) if r not in whole.ranks]
         said = [f"rank {r} is not in it: {silent.get(r, 'it did not come')}" for r in missing]
-        return whole, (*said[:UNJUDGED_SHOWN], *self.refusals)
+        return whole, (*said[:UNJUDGED_SHOWN], *(self.notes if said else ()))
 
     def finish(self, exit_code: int) -> None:
         """Tell the others how it ended, once; on other ranks nothing but the end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, cast
 
 from fsdp_doctor.cli.output import is_terminal
@@ -94,6 +95,16 @@ def attend(done: Callable[[float], bool], waiting: Waiting, until: float | None,
     console = Console(stderr=True)
     with console.status("collecting facts") as status:
         return _wait(done, until, lambda: status.update(escape(waiting.words())), TICK)
+
+
+def shown(text: str) -> AbstractContextManager[object]:
+    """Show a person at a terminal what is done in the meantime; nobody else sees anything."""
+    if not is_terminal(sys.stderr):
+        return nullcontext()
+    from rich.console import Console
+    from rich.markup import escape
+
+    return Console(stderr=True).status(escape(text))
 
 
 def _wait(

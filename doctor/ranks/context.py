@@ -38,13 +38,6 @@ class Context:
         """Whether this is rank 0, which gathers the others."""
         return self.rank == 0
 
-    def expected_host(self, rank: int) -> str | None:
-        """The host that a rank should be on, by the node list and the ranks per node."""
-        size = self.local_world_size
-        if not size or not self.node_list or len(self.node_list) * size != self.world_size:
-            return None
-        return self.node_list[rank // size]
-
 
 def context(scheduler: Scheduler) -> Context | Alone:
     """The place of this process in its job. Never raises."""

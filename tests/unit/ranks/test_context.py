@@ -34,7 +34,7 @@ def test_srun_without_master_addr() -> None:
     )  # fmt: skip
     assert isinstance(found, Context)
     assert (found.address, found.address_from) == ("n07", "the first host of the node list")
-    assert [found.expected_host(r) for r in range(4)] == ["n07", "n07", "n08", "n08"]
+    assert found.node_list == ("n07", "n08")
     assert found.job_id == "77"
 
 
@@ -73,7 +73,3 @@ def test_alone(env: dict[str, str], wanted: bool) -> None:
 def test_ipv6_in_brackets() -> None:
     found = read(RANK="0", WORLD_SIZE="2", MASTER_ADDR="[fd00::1]")
     assert isinstance(found, Context) and found.address == "fd00::1"
-
-
-def test_no_host_is_guessed_where_the_numbers_do_not_fit() -> None:
-    assert Context(0, 5, "a", 1, local_world_size=2, node_list=("a", "b")).expected_host(4) is None
