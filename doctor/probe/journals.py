@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ STACK_LIMIT = 16 << 10
 STACK_KEPT = 1000
 """Characters of a stack, the innermost calls, that a finding can show."""
 LISTS = ("work", "copies", "collectives", "pairs")
+DUMP = re.compile(r"^(?=Stack |Timeout |Fatal Python error)", re.MULTILINE)
+"""Where faulthandler begins a dump."""
 OUT_OF_TIME = "Timeout ("
 """How the stack of a rank begins that its own watchdog ended."""
 
@@ -119,7 +122,7 @@ class Journal:
     def stack(self) -> str | None:
         """The last Python stack that the rank left."""
         text = _tail(self.folder / f"rank-{self.rank}.stack", STACK_LIMIT)
-        parts = [p for p in text.split("\n\n") if p.strip()]
+        parts = [p for p in DUMP.split(text) if p.strip()]
         return parts[-1].strip()[:STACK_KEPT] if parts else None
 
     @property

@@ -22,10 +22,10 @@ from fsdp_doctor.probe.peers import (
     named,
     nvlinked,
 )
-from fsdp_doctor.probe.stats import finite
+from fsdp_doctor.probe.stats import finite, percentile
 from fsdp_doctor.subjects.fabric import COMPUTE, COPY, LATE, NODE, RAIL, Culprit, Figure
 from fsdp_doctor.subjects.probe import WORLD, ProbeResult, RankMeasurement
-from fsdp_doctor.tables.probe_thresholds import STARVED, Floors
+from fsdp_doctor.tables.probe_thresholds import STARVED, UNDISTURBED, Floors
 
 CPU = "cpu"
 
@@ -69,10 +69,12 @@ def compute(result: ProbeResult, limits: Floors) -> tuple[Culprit, ...]:
 
 
 def _work(result: ProbeResult, run: int) -> dict[int, float]:
+    """Seconds of each rank's fixed work; on shared cores those of the repeats that others disturbed least."""
     series = {
         r.rank: [v for w in r.work if w.run == run for v in finite(w.wall_seconds)] for r in result.ranks
     }
-    return {rank: statistics.median(values) for rank, values in series.items() if values}
+    share = 0.5 if result.device == "cuda" else UNDISTURBED
+    return {rank: percentile(values, share) for rank, values in series.items() if values}
 
 
 def _waiting(rank: RankMeasurement) -> float | None:

@@ -32,6 +32,8 @@ SHARED_CPU = Floors(warn=2.0, fail=2.0, work=2.0, think_share=0.25, think_second
 """Processes that share cores differ by half for no reason; 1.7 accused healthy links, 2.0 did not. Under
 load one look at a healthy pair may show 3.4, which its repetition takes back."""
 
+UNDISTURBED = 0.2
+"""Share of the repeats of fixed work on a core that others leave alone, even where the machine is full."""
 STARVED = 1.5
 """Wall over CPU time of fixed work, against the others', from which a rank waited for its core."""
 ISOLATED_SHARE = 0.25

@@ -19,7 +19,7 @@ from fsdp_doctor.probe.launch import ProbeError, Request, clean, self_launch
 from fsdp_doctor.probe.verdicts import conclude
 from fsdp_doctor.subjects.fabric import COMPUTE, DIED, HUNG, LATE, MISSING, TRANSFER, Fabric
 from fsdp_doctor.subjects.probe import ProbeResult
-from tests.support.probing import paced_library, plan, probe, processes_of_probes, starved
+from tests.support.probing import paced_library, plan, probe, processes_of_probes
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -56,7 +56,7 @@ def test_healthy_ranks_are_measured_and_nobody_is_accused(healthy: ProbeResult) 
     assert found.failures == () and found.finished == 4 and healthy.missing == ()
     assert {(f.op, f.group) for f in found.figures} == {(op, "world") for op in healthy.plan.ops}
     assert {f.bytes for f in found.figures} == set(healthy.plan.sizes)
-    assert all(f.correct and f.count >= 10 and f.median > 0 for f in found.figures)
+    assert all(f.correct and f.count >= 2 and f.median > 0 for f in found.figures)
     assert found.mismatches == () and found.verified == len(healthy.plan.ops) * len(healthy.plan.sizes)
     assert not [c for c in found.culprits if c.fails], found.culprits
     assert healthy.torch is not None and healthy.skipped == ()
@@ -123,8 +123,7 @@ def test_wrong_bytes_are_found_with_the_rank_that_sends_them() -> None:
 
 
 def test_a_rank_without_its_share_of_a_core_computes_slowly() -> None:
-    with starved(1):
-        found = conclude(probe(4, work_repeats=30, pair_bytes=()))
+    found = conclude(probe(4, "starve:1:0.9", work_repeats=8, pair_bytes=()))
     assert named(found, COMPUTE) == {1}, found.culprits
     assert named(found, LATE) <= {1}
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +14,6 @@ from fsdp_doctor.subjects.probe import ProbePlan, ProbeResult
 
 SABOTAGE = Path(__file__).with_name("sabotage.py")
 PACED = Path(__file__).parents[1] / "integration" / "paced.c"
-PERIOD = 0.02
 
 
 def plan(ranks: int, **changes: object) -> ProbePlan:
@@ -27,7 +22,7 @@ def plan(ranks: int, **changes: object) -> ProbePlan:
         "backend": "gloo",
         "sizes": sizes(ranks, (64 * KIB, 2 * MIB)),
         "pair_bytes": (4 * MIB,),
-        "pair_repeats": 3,
+        "pair_repeats": 5,
         "warmup": 2,
         "iterations_small": 12,
         "size_seconds": 0.6,
@@ -60,42 +55,6 @@ def paced_library(folder: Path) -> Path | None:
         [compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(PACED), "-ldl"], check=True, timeout=60
     )
     return target
-
-
-@contextlib.contextmanager
-def starved(rank: int, share: float = 0.75) -> Iterator[None]:
-    """Take this share of the time from the process of a rank that is started meanwhile, by SIGSTOP."""
-    ended = threading.Event()
-    thread = threading.Thread(target=_starve, args=(rank, share, ended), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _starve(rank: int, share: float, ended: threading.Event) -> None:
-    while not ended.wait(0.05):
-        pid = _process_of(rank)
-        if pid is None:
-            continue
-        with contextlib.suppress(OSError):
-            while not ended.is_set():
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(PERIOD * share)
-                os.kill(pid, signal.SIGCONT)
-                time.sleep(PERIOD * (1 - share))
-
-
-def _process_of(rank: int) -> int | None:
-    """The process of a rank of a probe that this process started; None before it connects."""
-    for pid, words, variables in _processes():
-        journal = Path(words[-2]).parent / f"rank-{rank}.jsonl"
-        with contextlib.suppress(OSError):
-            if f"RANK={rank}" in variables and '"stage":"connect"' in journal.read_text():
-                return pid
-    return None
 
 
 def _processes() -> Iterator[tuple[int, list[str], list[str]]]:

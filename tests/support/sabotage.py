@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -49,6 +50,18 @@ def fail() -> None:
     raise ValueError("the sabotage raised this")
 
 
+STARVE = """
+import os, signal, sys, time
+rank, share = int(sys.argv[1]), float(sys.argv[2])
+while os.getppid() == rank:
+    os.kill(rank, signal.SIGSTOP)
+    time.sleep(0.02 * share)
+    os.kill(rank, signal.SIGCONT)
+    time.sleep(0.02 * (1 - share))
+"""
+"""Takes a share of the time from its parent, as a full machine does."""
+
+
 ONCE: dict[str, Callable[[], object]] = {
     "sleep": lambda: time.sleep(1000),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -57,6 +70,9 @@ ONCE: dict[str, Callable[[], object]] = {
 }
 if mine and kind in ONCE:
     Steps(ONCE[kind], int(number))
+if mine and kind == "starve":
+    command = [sys.executable, "-S", "-c", STARVE, str(os.getpid()), str(number)]
+    Steps(lambda: subprocess.Popen(command), 1)
 if mine and kind == "late":
     Steps(lambda: time.sleep(number))
 if mine and kind == "corrupt":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import statistics
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LARGE = 64 << 20
 """Bytes from which a plan's `iterations` count, and below which its `iterations_small`."""
+FIRST = 2
+"""Iterations after which it is known how many more fit into the time."""
 BATCHES = 4
 """Iterations run in so many parts at least; after each of them the ranks may agree to stop."""
 SHARE = 0.5
@@ -209,32 +212,36 @@ class Sweep:
     ) -> tuple[list[float], list[float]]:
         """Iterations until all agree that the median is known, that there are enough, or no time is left."""
         until = time.monotonic() + SHARE * seconds
-        batch = max(1, most // BATCHES)
         spent: list[float] = []
         pauses: list[float] = []
-        while len(spent) < most:
-            found, between = self._device.series(
-                case.step, min(batch, most - len(spent)), self._journal.progress, before, what
-            )
+        batch = min(FIRST, most)
+        while batch:
+            found, between = self._device.series(case.step, batch, self._journal.progress, before, what)
             spent += found
             pauses += between
-            if len(spent) < most and self._stop(case.group, spent, until):
-                break
+            batch = 0 if len(spent) >= most else self._next(case.group, spent, most, until)
         return spent, pauses
 
-    def _stop(self, group: Group, spent: list[float], until: float) -> bool:
-        """What the first rank of the group decides, told by the collective that is being measured."""
+    def _next(self, group: Group, spent: list[float], most: int, until: float) -> int:
+        """How many more, as the first rank of the group decides; told by the backend that is measured."""
         import torch
         import torch.distributed as dist
 
         told = torch.zeros(1, device=self._device.device)
         if group.position == 0:
-            told[0] = float(time.monotonic() > until or enough(spent))
+            told[0] = float(self._wanted(spent, most, until))
         self._journal.progress.enter()
         dist.broadcast(told, group.ranks[0], group=group.handle)
         self._device.sync("broadcast")
         self._journal.progress.leave()
-        return bool(told.item())
+        return int(told.item())
+
+    def _wanted(self, spent: list[float], most: int, until: float) -> int:
+        left = until - time.monotonic()
+        if left <= 0 or enough(spent):
+            return 0
+        fitting = left / max(statistics.median(spent), 1e-9) / 2
+        return max(1, min(int(fitting), max(1, most // BATCHES), most - len(spent)))
 
 
 def _size_words(size: int) -> str:

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from .device import Device
     from .journal import Journal
 
-CPU_SIDE, CPU_PRODUCTS = 256, 10
+CPU_SIDE, CPU_PRODUCTS = 256, 80
+"""Some 30 ms: longer than the slices of time in which a rank may lose its core."""
 GPU_SIDE, GPU_PRODUCTS = 4096, 8
 WARMUP = 3
+SECONDS, LEAST = 3.0, 5
+"""Time for all repeats of the fixed work, and repeats that are made in any case."""
 COPIES = 8
 
 
@@ -35,8 +38,12 @@ def work(
         step()
     wall: list[float] = []
     cpu: list[float] = []
-    for _ in range(repeats):
-        barrier()
+    # Not before each repeat: a rank that loses its core would begin it when it has just got the core back.
+    barrier()
+    until = time.monotonic() + SECONDS
+    for number in range(repeats):
+        if number >= LEAST and time.monotonic() > until:
+            break
         began = time.thread_time()
         wall.append(device.timed(step, "matrix products"))
         cpu.append(time.thread_time() - began)

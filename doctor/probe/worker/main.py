@@ -25,6 +25,8 @@ RESERVE = 0.1
 FIRST_SIZE = 64 << 10
 RECHECK_SECONDS = 8.0
 """For whoever started the ranks to say what to measure again."""
+PAIR_SECONDS = 4.0
+"""After which rounds of pairs are not run once more."""
 POLL = 0.01
 
 
@@ -221,9 +223,10 @@ class Rank:
     def _fitting(self, size: int, ranks: int) -> int:
         return size - size % (collectives.GRAIN * ranks)
 
-    def _time_left(self) -> bool:
+    def _time_left(self, wanted: bool = True) -> bool:
+        """Whether rank 0 wants to go on and there is time for one more step."""
         enough = RESERVE * self.plan["deadline_seconds"] + self.plan["size_seconds"]
-        return self.meeting.decide(lambda: "yes" if self.left() > enough else "no") == "yes"
+        return self.meeting.decide(lambda: "yes" if wanted and self.left() > enough else "no") == "yes"
 
     def _make_groups(self) -> None:
         """Communicators of nodes and rails; every rank makes all of them, in the same order."""
@@ -256,12 +259,20 @@ class Rank:
             )
             if self.transfers is None:
                 continue
-            for number, planned in enumerate(self.job["rounds"]):
-                if not self._time_left():
-                    return
-                self.journal.stage("pairs", f"round {number + 1} of {len(self.job['rounds'])}")
+            self._tournament(self.transfers)
+
+    def _tournament(self, transfers: pairs.Transfers) -> None:
+        """All rounds, as often as the device needs."""
+        rounds = [[(a, b) for a, b in planned] for planned in self.job["rounds"]]
+        began = time.monotonic()
+        for turn in range(transfers.passes):
+            for number, planned in enumerate(rounds):
+                if not self._time_left(turn == 0 or time.monotonic() < began + PAIR_SECONDS):
+                    break
+                self.journal.stage("pairs", f"round {number + 1} of {len(rounds)}")
                 self.sweep.barrier(self.world_group)
-                self.transfers.round([(a, b) for a, b in planned], number, self.plan["pair_repeats"])
+                transfers.exchange(planned, self.plan["pair_repeats"])
+        transfers.write(rounds, run=0, alone=False)
 
     def _again(self) -> None:
         """Measure once more what a first look at the figures suspects."""
@@ -270,20 +281,28 @@ class Rank:
         self._hand_in("first")
         self.journal.write({"looked": False})
         wanted = json.loads(self.meeting.decide(self._wanted))
-        if wanted.get("work"):
+        if wanted.get("work") and self._time_left():
             self._work(1)
-        if wanted.get("copies"):
+        if wanted.get("copies") and self._time_left():
             self._copies(1)
         for op, size, name in wanted.get("collectives", ()):
             if self._time_left() and op in self.ops and self.buffers is not None:
                 named = [self.world_group, *self.groups]
                 self._case(op, size, next((g for g in named if g.name == name), None), 1)
-        for pair in wanted.get("pairs", ()):
-            if not self._time_left() or self.transfers is None:
-                return
-            self.journal.stage("pairs", f"once more rank {pair[0]} and rank {pair[1]}")
-            self.sweep.barrier(self.world_group)
-            self.transfers.again((pair[0], pair[1]), self.plan["pair_repeats"])
+        if wanted.get("pairs") and self.transfers is not None:
+            self._suspects(self.transfers, [(a, b) for a, b in wanted["pairs"]])
+
+    def _suspects(self, transfers: pairs.Transfers, suspected: list[tuple[int, int]]) -> None:
+        """The suspected pairs once more, one at a time."""
+        began = time.monotonic()
+        for turn in range(transfers.passes):
+            for pair in suspected:
+                if not self._time_left(turn == 0 or time.monotonic() < began + PAIR_SECONDS):
+                    break
+                self.journal.stage("pairs", f"once more rank {pair[0]} and rank {pair[1]}")
+                self.sweep.barrier(self.world_group)
+                transfers.exchange([pair], self.plan["pair_repeats"])
+        transfers.write([], run=1, alone=True)
 
     def _wanted(self) -> str:
         """What is to be measured again, from the file that whoever started the ranks writes."""

@@ -88,7 +88,10 @@ class Meeting:
         key = f"decision/{self._count}"
         if self._rank == 0:
             chosen = choose()
+            # A step like that of the others, so that all ranks count the same.
+            self._journal.progress.enter()
             self.store.set(key, chosen)
+            self._journal.progress.leave()
             return chosen
         self._wait(key)
         said: str = self.store.get(key).decode()

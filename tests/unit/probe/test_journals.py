@@ -81,7 +81,7 @@ def test_progress_and_stacks(tmp_path: Path) -> None:
     assert journal.steps() == Steps()
     assert journal.stack() is None and not journal.out_of_time
     (tmp_path / "rank-3.stack").write_text(
-        "Current thread 0x1:\n  old\n\nTimeout (0:00:05)!\nThread 0x1:\n  new\n"
+        "Stack (most recent call first):\n  old\nTimeout (0:00:05)!\nThread 0x1:\n  new\n"
     )
     assert journal.out_of_time and (journal.stack() or "").endswith("new")
 
