@@ -17,6 +17,8 @@ FIX_DEADLINE = 60.0
 OUTPUT_LIMIT = 4000
 _SHELL_ONLY = re.compile(r"[|&;<>()$`\n\r*?\[\]{}~#!]")
 _ELEVATING = ("sudo", "su", "doas", "pkexec")
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh", "busybox", "env", "xargs")
+"""Programs that run what they are given as words, so that looking at the first word is not enough."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -60,6 +62,8 @@ def _words(command: str) -> tuple[tuple[str, ...] | None, str]:
         return None, f"it does not parse: {error}"
     if _SHELL_ONLY.search(_unquoted(command)) or not words or _ASSIGNMENT.match(words[0]):
         return None, "it needs a shell: run it yourself"
+    if PurePath(words[0]).name in _SHELLS:
+        return None, f"{words[0]} runs what it is given: run it yourself"
     if PurePath(words[0]).name in _ELEVATING:
         return None, "it asks for root: run it yourself"
     if shutil.which(words[0]) is None:

@@ -76,7 +76,7 @@ class Judgement:
     stopped_at: str | None = None
     """What was being waited for at the deadline; None where everything was judged."""
     unfinished: int = 0
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 def judge(sources: Iterable[RankSource | Unreadable], work: Work, until: float | None) -> Judgement:
@@ -144,7 +144,7 @@ class _Judge(threading.Thread):
             silent = {u.rank: f"its recording cannot be read: {u.reason}" for u in self.state.unreadable}
             if self._judge(self.job.checks, self.job.facts(silent, True)):
                 self.state.judged_job = True
-        except Exception as error:  # handed to the thread that reports it
+        except BaseException as error:  # handed to the thread that reports it
             self.state.error = error
 
     def _rank(self, source: RankSource) -> bool:

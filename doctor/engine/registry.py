@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -72,7 +74,8 @@ def merge(built_in: Iterable[CheckSpec], plugins: Iterable[tuple[str, Iterable[C
 
 def _load(point: metadata.EntryPoint) -> tuple[str, Iterable[CheckSpec]]:
     package = point.dist.name if point.dist else point.value
-    loaded = point.load()
+    with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to standard output
+        loaded = point.load()
     if isinstance(loaded, CheckSpec):
         return package, (loaded,)
     if isinstance(loaded, ModuleType):
@@ -89,7 +92,7 @@ def registry() -> Registry:
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.value, p.name)):
         try:
             plugins.append(_load(point))
-        except Exception as error:  # a plug-in's import may raise anything, and must not take the tool down
+        except (Exception, SystemExit) as error:  # an import may raise anything, and must not end the tool
             package = point.dist.name if point.dist else point.value
             broken.append(BrokenPlugin(package, f"{type(error).__name__}: {error}"))
     merged = merge(built_in, plugins)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.registry import BrokenPlugin
 from fsdp_doctor.engine.spec import CheckSpec
-from fsdp_doctor.findings import SILENT_PASS, Evidence, Finding, Result, Row, Status, Subject
+from fsdp_doctor.findings import SILENT_PASS, Evidence, Finding, Fix, Result, Row, Status, Subject
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.scheduler import Identity
 
@@ -31,8 +31,11 @@ def _run(check: CheckSpec, facts: Facts, options: Options, identity: Identity | 
         findings = [Finding(Status.SKIP, missing.reason, missing.enable)]
     else:
         try:
-            findings = list(check.judge(facts, options)) or [Finding(Status.PASS, SILENT_PASS)]
-        except Exception as error:  # whatever a check raises is that check's error and nobody else's
+            findings = [_whole(f) for f in check.judge(facts, options)] or [Finding(Status.PASS, SILENT_PASS)]
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # it is this check's error alone
             trace = traceback.format_exc(limit=-6)
             findings = [
                 Finding(
@@ -45,6 +48,17 @@ def _run(check: CheckSpec, facts: Facts, options: Options, identity: Identity | 
     seconds = (time.perf_counter() - began) / len(findings)
     for finding in findings:
         yield _result(check, finding, identity, seconds)
+
+
+def _whole(finding: object) -> Finding:
+    """A finding that every renderer can show. Raises `TypeError`: a check of a plug-in may yield anything."""
+    if not isinstance(finding, Finding):
+        raise TypeError(f"it yielded a {type(finding).__name__}, which is no finding")
+    texts = (finding.found, finding.expected, finding.why)
+    parts = ((finding.status, Status), (finding.subject, Subject), (finding.fix, (Fix, type(None))))
+    if not all(isinstance(t, str) for t in texts) or not all(isinstance(v, kind) for v, kind in parts):
+        raise TypeError("it yielded a finding with parts of the wrong type")
+    return finding
 
 
 def _result(check: CheckSpec, finding: Finding, identity: Identity | None, seconds: float) -> Result:

@@ -77,6 +77,7 @@ def test_nothing_to_do(tmp_path: Path, made: object) -> None:
         "touch {t}; true", "touch {t} && true", "true | touch {t}", "touch $(echo {t})", 'touch "$(echo {t})"',
         "touch `echo {t}`", "touch {t} > /dev/null", "A=1 touch {t}", "touch {t}\ntrue", "export A=1",
         "sudo touch {t}", "no-such-program-here {t}", "touch '{t}", "rm -f {t}*",
+        "bash -c 'touch {t}'", "env sudo touch {t}", "/bin/sh -c 'touch {t}'",
     ],
 )  # fmt: skip
 def test_no_shell_and_no_root(tmp_path: Path, command: str) -> None:

@@ -90,7 +90,8 @@ def test_plugins_are_found_by_entry_point(tmp_path: Path) -> None:
         """)
     )
     bad.write_text("raise RuntimeError('broken on import')\n")
-    for name, module in (("acme", "acme_checks"), ("bad", "bad_checks")):
+    (tmp_path / "leaver.py").write_text("print('noise')\nraise SystemExit(0)\n")
+    for name, module in (("acme", "acme_checks"), ("bad", "bad_checks"), ("leaver", "leaver")):
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -110,4 +111,5 @@ def test_plugins_are_found_by_entry_point(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "acme ('acme',) [('bad', 'RuntimeError: broken on import')]" in done.stdout
+    said = "acme ('acme',) [('bad', 'RuntimeError: broken on import'), ('leaver', 'SystemExit: 0')]\n"
+    assert done.stdout == said, "and what a plug-in prints is no part of the output"

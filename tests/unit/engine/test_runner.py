@@ -52,6 +52,25 @@ def test_silence_is_one_pass() -> None:
     assert result.why == ""
 
 
+@pytest.mark.parametrize(
+    "yielded",
+    ["text", None, Finding(Status.FAIL, 5, ""), Finding("fail", "x", ""), fail("x", "y", fix="z")],  # type: ignore[arg-type]
+)
+def test_what_is_no_finding_is_an_error_of_its_check_alone(yielded: object) -> None:
+    results = run_checks([spec("ENV001", lambda f: [yielded]), spec("ENV002")], HOST, Options())
+    assert [r.status for r in results] == [Status.ERROR, Status.PASS]
+    assert "it yielded a" in results[0].found
+
+
+def test_a_check_that_exits_is_an_error_result() -> None:
+    def leaves(facts: Facts) -> Iterator[Finding]:
+        raise SystemExit(0)
+        yield
+
+    results = run_checks([spec("ENV001", leaves), spec("ENV002")], HOST, Options())
+    assert [r.status for r in results] == [Status.ERROR, Status.PASS]
+
+
 def test_exception_is_an_error_result_and_the_others_run() -> None:
     def broken(facts: Facts) -> Iterator[Finding]:
         yield fail("half", "whole")
