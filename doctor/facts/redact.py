@@ -57,14 +57,16 @@ HEADER = re.compile(
     re.I,
 )
 ASSIGNED = re.compile(
-    r"(?<![\w.-])(-{0,2}[A-Za-z_][\w.-]{0,80})(\s?=(?!=)\s?)(\"[^\"]*\"|'[^']*'|[^\s,;&\"'\0]+)"
+    r"(?<![\w.-])(-{0,2}[A-Za-z_][\w.-]{0,80})(\s?=(?!=)\s?)((?:\"[^\"]*\"|'[^']*'|[^\s,;&\"'\0])+)"
 )
 QUOTED = re.compile(r"([\"'])([A-Za-z_][\w.-]{0,80})(\1\s*:\s*)([\"'])(.*?)(?<!\\)\4")
 COLON = re.compile(
     r"(?<![\w.-])([\w.-]*(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key))(\s*:\s*)([^\s,;\"']{6,})",
     re.I,
 )
-FLAG = re.compile(r"(?<![\w.-])(-{1,2}[A-Za-z][\w.-]{0,80})([ \t]+)(?!-)(\"[^\"]*\"|'[^']*'|[^\s,;&\"'\0]+)")
+FLAG = re.compile(
+    r"(?<![\w.-])(-{1,2}[A-Za-z][\w.-]{0,80})([ \t]+)(?!-)((?:\"[^\"]*\"|'[^']*'|[^\s,;&\"'\0])+)"
+)
 ACCOUNT_FLAGS = {"-u", "--user", "--proxy-user"}
 MOUNT_USER = re.compile(r"(?<![\w.-])(user(?:name)?|domain)=(?!<redacted>)([^\s,]+)")
 PROCESS_WORDS = re.compile(r"proc/[^/]+/(?:cmdline|environ)$")

@@ -258,3 +258,7 @@ def test_time_grows_with_the_length_only(text: str) -> None:
 def test_twice_is_once(text: str) -> None:
     once = Redactor().text(text)
     assert Redactor().text(once) == once
+
+
+def test_quoted_parts_side_by_side_are_one_value() -> None:
+    assert Redactor().text("x PASSWORD='abc'def\"ghi\" y") == "x PASSWORD=<redacted> y"
