@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.ranks import (
     BROKEN_TORCH,
+    HANGING_TORCH,
     ROOT,
-    STOPPED_TORCH,
     Ranks,
     clean_environment,
     free_port,
@@ -53,7 +53,7 @@ def test_four_ranks_one_with_a_broken_torch(tmp_path: Path) -> None:
 
 def test_ranks_that_are_late_killed_stopped_or_never_start(tmp_path: Path) -> None:
     with Ranks(tmp_path, 6) as ranks:
-        hung = {"PYTHONPATH": ranks.torch(STOPPED_TORCH)}
+        hung = {"PYTHONPATH": ranks.torch(HANGING_TORCH)}
         deadline = 35
         for rank in (0, 1, 2, 3):
             ranks.start(rank, *CHECK, "--deadline", str(deadline), **(hung if rank in (2, 3) else {}))

@@ -27,7 +27,8 @@ LAUNCHERS = (
     "PMI",
     "FSDP_DOCTOR_",
 )
-STOPPED_TORCH = "import time\nprint(flush=True)\ntime.sleep(600)\n"
+HANGING_TORCH = "import os, time\nrank = os.getppid()\nwhile os.getppid() == rank:\n    time.sleep(0.1)\n"
+"""For as long as the rank lives whose child imports it."""
 BROKEN_TORCH = "raise OSError('libcudart.so.13: cannot open shared object file: No such file or directory')\n"
 
 
