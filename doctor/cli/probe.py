@@ -186,7 +186,7 @@ def _lead(
         fabric = conclude(result)
         unjudged = ["the deadline came before the probe was through"] if result.deadline_passed else []
         told: dict[str, object] = {
-            "target": f"{where.world_size} ranks on {len({a.host for a in there.values()})} hosts",
+            "target": _target(where.world_size, len({a.host for a in there.values()})),
             "profile": wish.profile.value,
             "notes": [*notes, *(f"left out: {s}" for s in result.skipped)],
             **data(result, fabric),
@@ -206,6 +206,10 @@ def _lead(
     finally:
         leading.close(code)
     return code
+
+
+def _target(ranks: int, hosts: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''}"
 
 
 def _joint_plan(

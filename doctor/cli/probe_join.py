@@ -7,6 +7,7 @@ trouble anywhere within a second, and who stood still is decided from the steps 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 import uuid
@@ -20,7 +21,7 @@ from fsdp_doctor.probe.assemble import Ending, assemble
 from fsdp_doctor.probe.codec import to_json as whole_json
 from fsdp_doctor.probe.counters import Counters, read
 from fsdp_doctor.probe.journals import Journal
-from fsdp_doctor.probe.launch import GRACE, MARGIN, STARTING, ProbeError
+from fsdp_doctor.probe.launch import GRACE, MARGIN, STARTING, ProbeError, shown
 from fsdp_doctor.probe.member import About, LocalRank, Place, Told
 from fsdp_doctor.probe.session import with_counters_of
 from fsdp_doctor.probe.settle import Seen, standing_still
@@ -189,6 +190,7 @@ class Leading:
             [t.ending for t in told.values()],
             device=_device(plan),
             deadline_passed=passed,
+            environment=shown(os.environ),
             logs=local.folder,
         )
         measured = tuple(_counted(r, told.get(r.rank)) for r in result.ranks)

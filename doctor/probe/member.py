@@ -62,10 +62,10 @@ class Place:
 class LocalRank:
     """The worker of this process. Close it in every case."""
 
-    def __init__(self, rank: int, python: str = sys.executable, script: Path = WORKER) -> None:
+    def __init__(self, rank: int, python: str = sys.executable) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fsdp-doctor-probe-"))
         self.journal = Journal(self.folder, rank)
-        self._python, self._script = python, script
+        self._python = python
         self._child: process.Child | None = None
         self._began = time.monotonic()
 
@@ -86,7 +86,7 @@ class LocalRank:
             "MASTER_PORT": str(place.port),
         }
         self._began = time.monotonic()
-        self._child = process.start([self._python, "-B", str(self._script), str(path)], env=variables)
+        self._child = process.start([self._python, "-B", str(WORKER), str(path)], env=variables)
 
     def seen(self) -> Seen:
         """How far the worker is."""
