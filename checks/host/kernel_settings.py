@@ -76,7 +76,7 @@ def stacks_hidden(facts: Facts, options: Options) -> Iterator[Finding]:
     command = None if filtered else "sudo sysctl -w kernel.yama.ptrace_scope=0"
     yield info(
         f"{reason}: py-spy and gdb cannot attach to running ranks",
-        expected="to matter only when a run hangs",
+        expected="0, or CAP_SYS_PTRACE: it matters only when a run hangs",
         fix=Fix(text, command, Risk.NEEDS_ROOT if command else Risk.DISRUPTIVE),
     )
 

@@ -14,7 +14,7 @@ from fsdp_doctor.subjects.scheduler import Identity, Scheduler
 
 ALONE = Unknown(
     "there is one rank alone, and nothing to compare it with",
-    "judge the recordings of all ranks together: check --from",
+    "run check or record on all ranks, under torchrun, srun or mpirun",
     absent=True,
 )
 OTHERS = Unknown(
