@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fsdp_doctor.checks.env._driver import ptx_is_refused
 from fsdp_doctor.checks.env._stack import fitting_index, machine, reinstall
+from fsdp_doctor.engine import job
 from fsdp_doctor.engine.devices import by_value, gpu_subject, gpu_words, used
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Finding, Fix, Risk, Row, fail, ok, skip, warn
+from fsdp_doctor.findings import Finding, Fix, Risk, Row, Status, fail, info, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Driver, Gpu, Gpus
 from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.tables.gpu_architectures import Capability, Support, sm, support
+from fsdp_doctor.tables.gpu_thresholds import SMALL_MEMORY_FRACTION
 from fsdp_doctor.tables.torch_releases import cuda_of_tag, first_release_for
 from fsdp_doctor.tables.versions import Version, local_tag, parse
 
 
-@check("ENV015", Row.START, needs=(Gpus, Torch), uses=(Stack, Driver), tags=("torch", "gpu"))
+@check("ENV015", Row.START, needs=(Gpus, Torch), uses=(*job.USES, Stack, Driver), tags=("torch", "gpu"))
 def architecture_missing(facts: Facts, options: Options) -> Iterator[Finding]:
     """Torch holds no code for the architecture of a GPU.
 
     What: compares each GPU's compute capability with torch.cuda.get_arch_list(). Machine code runs on its
-        own major version from its minor version on (sm_86 code on 8.9); PTX is compiled by the driver.
+        own major version from its minor version on (sm_86 code on 8.9); PTX is compiled by the driver. An
+        old GPU beside those that the ranks take, such as one for the display, is no failure.
     Why: the first kernel ends with "no kernel image is available for execution on the device". With PTX
         alone every kernel is compiled at the start of every rank, for minutes, and not at all by a driver
         older than torch's toolkit (error 222).
@@ -52,10 +56,40 @@ def architecture_missing(facts: Facts, options: Options) -> Iterator[Finding]:
         if has is Support.SASS:
             continue
         fine = False
-        yield _finding(facts, capability, members, has, ptx_fails)
+        finding = _finding(facts, capability, members, has, ptx_fails)
+        rest = [g for g in gpus if g not in members]
+        if has is Support.NONE and _left_to_itself(facts, options, members, rest):
+            yield info(f"{finding.found}; the ranks fit on {gpu_words(rest)}", subject=finding.subject)
+        elif has is Support.NONE and _for_display(members, rest):
+            indices = ",".join(str(g.index) for g in rest)
+            yield replace(
+                finding,
+                status=Status.WARN,
+                fix=Fix(
+                    "Hide it from the ranks",
+                    f"export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={indices}",
+                ),
+            )
+        else:
+            yield finding
     if fine:
         names = ", ".join(sm(c) for c in groups if c is not None)
         yield ok(f"code for {names} among {' '.join(torch.arch_list[:24])}")
+
+
+def _left_to_itself(facts: Facts, options: Options, members: list[Gpu], rest: list[Gpu]) -> bool:
+    """Whether the ranks fit on the GPUs of a newer architecture, which CUDA lists first."""
+    oldest = min((g.capability for g in rest if g.capability is not None), default=None)
+    own = members[0].capability
+    if oldest is None or own is None or own >= oldest:
+        return False
+    return job.local_ranks(facts, options) <= len(rest)
+
+
+def _for_display(members: list[Gpu], rest: list[Gpu]) -> bool:
+    """Whether these GPUs have too little memory beside the others to be meant for training."""
+    largest = max((g.memory_total or 0 for g in rest), default=0)
+    return all((g.memory_total or 0) < SMALL_MEMORY_FRACTION * largest for g in members)
 
 
 def _finding(
@@ -65,7 +99,7 @@ def _finding(
     name = members[0].name or "GPU"
     shown = " ".join(torch.arch_list[:24])
     subject, fix = gpu_subject(members), _fix(facts, capability)
-    found = f"torch {torch.version} has {shown}; {gpu_words(members)} ({name}) is {sm(capability)}"
+    found = f"torch {torch.version} has {shown}; {gpu_words(members)} ({name}): {sm(capability)}"
     if has is Support.NONE:
         return fail(
             f"{found}: no kernel image for it",

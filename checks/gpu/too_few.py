@@ -57,7 +57,7 @@ def too_few_gpus(facts: Facts, options: Options) -> Iterator[Finding]:
     yield say(
         f"{planned} ranks on this node ({source}) and {counted(visible)}"
         + (f" of {has} left visible by {VARIABLE}" if hidden else ""),
-        f"at most {visible} ranks, one per GPU",
+        f"at most {visible} rank{'s' if visible != 1 else ''}, one per GPU",
         fix=Fix(
             f"Give {VARIABLE} {planned} GPUs, or start {visible} ranks"
             if hidden

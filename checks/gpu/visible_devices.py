@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fsdp_doctor.engine.devices import counted
@@ -13,6 +14,8 @@ from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+TAIL = re.compile(r"\+?(\d+)(?!\d)\s*\S")
+"""A number and something after it, which CUDA does not look at."""
 UNSET = Fix("Unset it, or list GPUs that are there", f"unset {VARIABLE}")
 
 
@@ -21,7 +24,7 @@ def visible_devices(facts: Facts, options: Options) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES hides the GPUs or names ones that are not there.
 
     What: reads the variable as CUDA does: a list of indices or UUIDs that ends at the first entry that is
-        no GPU; an empty list, or a GPU named twice, leaves none.
+        no GPU; an empty list, or a GPU named twice, leaves none, and what follows a number is not read.
     Why: torch counts only what is left. An entry left over from another machine silently removes all
         that follow it, and the ranks beyond stop with "invalid device ordinal".
     Fix: unset the variable, or list GPUs that nvidia-smi -L shows.
@@ -61,6 +64,14 @@ def visible_devices(facts: Facts, options: Options) -> Iterator[Finding]:
             "only GPUs that are there: the list ends at the first that is not",
             subject=subject,
             fix=UNSET,
+        )
+    elif cut := [(e, m.group(1)) for e in wanted if (m := TAIL.match(e)) is not None]:
+        yield fail(
+            f"{shown}: {cut[0][0][:80]} is read as GPU {cut[0][1]} alone; {len(left)} of "
+            f"{counted(gpus.present)} are left",
+            "numbers or UUIDs separated by commas",
+            subject=subject,
+            fix=Fix("Separate the entries with commas", f"export {VARIABLE}=0,1"),
         )
     elif len(left) < len(gpus.present):
         yield ok(f"{shown}: {len(left)} of {counted(gpus.present)}")

@@ -185,8 +185,13 @@ def other_xid(facts: Facts, options: Options) -> Iterator[Finding]:
 
 
 def _remap_known(gpus: Gpus | None, xids: Sequence[Xid]) -> bool:
-    known = [_gpu(gpus, x) for x in xids]
-    return all(g is not None and g.remapped is not None for g in known)
+    """Whether NVML's counters hold what was announced: none at all means that a reset is still to come."""
+    return all(_counts_a_row(_gpu(gpus, x)) for x in xids)
+
+
+def _counts_a_row(gpu: Gpu | None) -> bool:
+    rows = gpu.remapped if gpu is not None else None
+    return rows is not None and bool(rows.correctable or rows.uncorrectable or rows.pending or rows.failure)
 
 
 def _recovery_changed(gpus: Gpus | None, xids: Sequence[Xid], finding: Finding) -> Iterator[Finding]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fsdp_doctor.checks.host._reading import trains
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Evidence, Finding, Fix, Risk, Row, fail, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts, Unknown
+from fsdp_doctor.subjects.gpu import Gpus
 from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.tables.kernel_messages import OOM_KILL, Match, matches
@@ -22,32 +23,33 @@ FIX = Fix(
 )
 
 
-@check("HST013", Row.OOM, needs=(Host,), uses=(KernelLog,), tags=("memory", "kernel-log"))
+@check("HST013", Row.OOM, needs=(Host,), uses=(KernelLog, Gpus), tags=("memory", "kernel-log"))
 def oom_killed(facts: Facts, options: Options) -> Iterator[Finding]:
     """The kernel's OOM killer has ended processes
 
     What: Reads oom_kill of this control group's memory.events and the kernel log's "Killed process"
-        messages since boot.
+        messages since boot. On a machine without GPUs, or of other programs, these are a warning.
     Why: A killed rank leaves no Python traceback: torchrun reports exit code -9 and the other ranks time
         out in NCCL, which looks like a network fault. What killed it once will again.
     Fix: Raise the memory limit or need less: save sharded, load on one rank only or on the meta device,
         fewer DataLoader workers.
     Sources: Linux kernel documentation, cgroup v2, memory.events; mm/oom_kill.c.
     """
-    host, log = facts[Host], facts.find(KernelLog)
+    host, log, gpus = facts[Host], facts.find(KernelLog), facts.fact(Gpus)
+    say = warn if isinstance(gpus, Unknown) and gpus.absent else fail
     found = matches(log.lines, (OOM_KILL,)) if log is not None else ()
     kills = host.cgroup.oom_kills
     if kills:
         limit = host.cgroup.memory_max
         under = f" under its limit of {size(limit)}" if limit is not None else ""
-        yield fail(
+        yield say(
             f"OOM kills in this control group{under}: {kills} (memory.events oom_kill)",
             "none since the container or session started",
             fix=FIX,
             evidence=_evidence(found),
         )
     elif found:
-        yield from _logged(found)
+        yield from _logged(found, say)
     elif log is not None:
         yield ok("no OOM kill in the kernel log")
     elif kills == 0 and host.container is not None:
@@ -58,8 +60,8 @@ def oom_killed(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip(f"OOM kills are in the kernel log: {reason}", enable="a readable kernel log (dmesg)")
 
 
-def _logged(found: tuple[Match, ...]) -> Iterator[Finding]:
-    """One finding for training processes, one for others."""
+def _logged(found: tuple[Match, ...], severe: Callable[..., Finding]) -> Iterator[Finding]:
+    """One finding for training processes, by `severe`, and one for others."""
     for training in (True, False):
         group = tuple(m for m in found if trains(m.who) is training)
         if not group:
@@ -70,7 +72,7 @@ def _logged(found: tuple[Match, ...]) -> Iterator[Finding]:
         text = (
             f"the OOM killer ended {len(group)} process{'es' if len(group) != 1 else ''} since boot: {named}"
         )
-        say = fail if training else warn
+        say = severe if training else warn
         yield say(text, "no OOM kill", fix=FIX, evidence=_evidence(group))
 
 

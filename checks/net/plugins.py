@@ -87,6 +87,8 @@ def efa_without_plugin(facts: Facts, options: Options) -> Iterator[Finding]:
             "efa, or unset",
             subject=Subject(device=subject.device, variable="FI_PROVIDER"),
             fix=Fix("Use the EFA provider", "export FI_PROVIDER=efa"),
+            why="libfabric then takes that provider instead of the EFA adapters: over tcp at a few per cent "
+            "of their bandwidth, or the plug-in finds nothing and NCCL falls back to its own sockets.",
         )
     else:
         yield ok(f"{len(efa)} EFA adapters with {plugin}")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.net._adapters import ETHERNET, INFINIBAND, is_efa, names, ports, wanted
+from fsdp_doctor.checks.net._adapters import ETHERNET, INFINIBAND, Port, is_efa, names, ports, wanted
 from fsdp_doctor.engine import job
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.engine.variables import settings
+from fsdp_doctor.engine.variables import Settings, settings
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, Subject, fail, info, ok, warn
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fact import Facts, Unknown
 from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.rdma import Hca, Rdma
 from fsdp_doctor.subjects.stack import Stack
+from fsdp_doctor.tables.network import FEW_OF_ALL
 
 VERBS_LIBRARY = "libibverbs.so.1"
 
@@ -23,7 +24,8 @@ VERBS_LIBRARY = "libibverbs.so.1"
 def named_adapter_is_missing(facts: Facts, options: Options) -> Iterator[Finding]:
     """NCCL_IB_HCA names adapters that this machine does not have
 
-    What: NCCL_IB_HCA leaves NCCL no adapter at all, or some of its names match none.
+    What: NCCL_IB_HCA leaves NCCL no adapter at all, some of its names match none, or it leaves a quarter
+        or less of the equal active ports.
     Why: NCCL opens what is left and, with nothing left, falls back to TCP without an error: the job runs
         at a tenth of its speed, or hangs where other nodes use more rails.
     Fix: correct the names, or unset the variable and let NCCL use every active port.
@@ -68,8 +70,24 @@ def named_adapter_is_missing(facts: Facts, options: Options) -> Iterator[Finding
             subject=subject,
             fix=fix,
         )
+    elif not single and (unused := _left_out(rdma.value, left)):
+        yield warn(
+            f"{said} takes {names(left)} and leaves out {len(unused)} equal active ports ({names(unused)})",
+            "every adapter of the GPUs' network",
+            subject=subject,
+            row=Row.SLOW,
+            fix=Fix("Name every adapter, or unset NCCL_IB_HCA", "unset NCCL_IB_HCA"),
+        )
     else:
         yield ok(f"{said} takes {names(left)}")
+
+
+def _left_out(rdma: Rdma, left: tuple[Port, ...]) -> tuple[Port, ...]:
+    """Active ports like the chosen ones that NCCL_IB_HCA leaves out, where it keeps a quarter or less."""
+    taken = [p for p in left if p.active]
+    kinds = {p.kind for p in taken}
+    alike = [p for p in ports(rdma, Settings()) if p.active and p.kind in kinds]
+    return tuple(p for p in alike if p not in taken) if len(taken) * FEW_OF_ALL <= len(alike) else ()
 
 
 @check("NET019", Row.SLOW, needs=(Rdma,), uses=(*job.USES, Stack, Host), tags=("net", "rdma", "container"))

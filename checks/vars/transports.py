@@ -11,7 +11,7 @@ from fsdp_doctor.engine.spec import check
 from fsdp_doctor.engine.variables import Setting, Settings, settings
 from fsdp_doctor.findings import Finding, Row, fail, info, ok, warn
 from fsdp_doctor.subjects.environment import Environment
-from fsdp_doctor.subjects.fact import Facts
+from fsdp_doctor.subjects.fact import Facts, Unknown
 from fsdp_doctor.subjects.gpu import Gpu, Gpus
 from fsdp_doctor.subjects.rdma import Hca, Rdma
 
@@ -71,12 +71,20 @@ def gpu_paths_are_off(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok("peer access and shared memory are left to NCCL")
         return
     together = max(len(gpus), 0)
-    alone = facts.find(Gpus) is not None and (together < 2 or job.local_ranks(facts, options) < 2)
+    fact = facts.fact(Gpus)
+    absent = isinstance(fact, Unknown) and fact.absent
+    alone = absent or (facts.find(Gpus) is not None and (together < 2 or job.local_ranks(facts, options) < 2))
     reach, nvlink = _peers(gpus), _nvlink(gpus)
     what = "NVLink between them" if nvlink else "peer access over PCIe"
     for setting in peer:
         if alone or (reach is False and not nvlink):
-            why = "one GPU takes part" if alone else "these GPUs have no peer access anyway"
+            why = (
+                "there is no GPU here"
+                if absent
+                else "one GPU takes part"
+                if alone
+                else "these GPUs have no peer access anyway"
+            )
             yield info(f"{says(setting)}: no effect, {why}", subject=about(setting), fix=unset(setting))
         elif nvlink or reach:
             yield fail(
@@ -90,7 +98,9 @@ def gpu_paths_are_off(facts: Facts, options: Options) -> Iterator[Finding]:
     if shared is not None:
         if alone:
             yield info(
-                f"{says(shared)}: no effect, one GPU takes part", subject=about(shared), fix=unset(shared)
+                f"{says(shared)}: no effect, {'there is no GPU here' if absent else 'one GPU takes part'}",
+                subject=about(shared),
+                fix=unset(shared),
             )
         elif together == 0:
             yield warn(says(shared), "unset", subject=about(shared), fix=unset(shared))

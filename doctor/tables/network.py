@@ -55,6 +55,9 @@ PORT_COUNTERS: Mapping[str, tuple[int, str]] = {
 }
 """sysfs counter -> count since the driver was loaded from which on it is a warning, and what it counts."""
 
+FEW_OF_ALL = 4
+"""NCCL_IB_HCA that keeps one of so many equal ports, or fewer, leaves most of the network idle."""
+
 EFA_DRIVER = "efa"
 EFA_NAMES = ("efa_", "rdmap")
 """Names of EFA devices; rdmap is also what udev calls other adapters, so the driver decides if known."""

@@ -133,6 +133,9 @@ def _application() -> Iterator[XidMeaning]:
     yield XidMeaning(153, "deep learning accelerator timeout", app, RERUN, you)
     yield XidMeaning(159, "coherent bus error from unified memory", app, DEBUG, you)
     yield XidMeaning(166, "NVLink traffic before encryption was set up", app, RERUN)
+    yield XidMeaning(
+        137, "NVLink privilege error: a peer accessed unmapped memory", app, DEBUG, you
+    )
     yield XidMeaning(170, "NVLink interrupt in confidential computing mode", app, RERUN)
 
 
@@ -151,7 +154,6 @@ def _information() -> Iterator[XidMeaning]:
     yield XidMeaning(107, "test message of the management bus", info, WATCH)
     yield XidMeaning(108, "NVLink remote translation error", info, WATCH)
     yield XidMeaning(121, "corrected error of the chip-to-chip link to the CPU", info, WATCH)
-    yield XidMeaning(137, "NVLink privilege error: a peer accessed memory that was not mapped", info, DEBUG)
     yield XidMeaning(154, "the driver changed the recovery action it asks for", info, "Do what it asks for")
     yield XidMeaning(160, "a memory channel was retired", info, WATCH)
     yield XidMeaning(162, "power smoothing is active again", info, WATCH)
