@@ -37,6 +37,7 @@ from fsdp_doctor.subjects.launch import Launch
 
 if TYPE_CHECKING:
     from fsdp_doctor.cli.joining import Joined
+    from fsdp_doctor.cli.short_probe import Probed
 
 BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
 """Seconds of a whole command on a live machine where no deadline is given."""
@@ -61,6 +62,7 @@ class Request:
     fix: bool
     yes: bool
     allow_mixed_gpus: bool
+    force: bool
     joining: Joining
     words: tuple[str, ...]
 
@@ -74,7 +76,7 @@ class Request:
 @click.option(
     "--profile",
     type=click.Choice([p.value for p in Profile]),
-    help="quick: facts only, 10 s; standard: 60 s; deep: also measures, 10 min. [default: standard]",
+    help="quick: facts only, 10 s; standard: also a short probe, 60 s; deep: 10 min. [default: standard]",
 )
 @click.option(
     "--nproc", type=click.IntRange(1, MAX_NPROC), metavar="N", help="Ranks per node that the job will start."
@@ -96,6 +98,7 @@ class Request:
 @click.option("--yes", is_flag=True, help="With --fix: run those that are safe and need no administrator.")
 @joining_options
 @click.option("--allow-mixed-gpus", is_flag=True, help="Different GPUs in one job are intended.")
+@click.option("--force", is_flag=True, help="Measure also on GPUs that another process uses.")
 @click.argument("launch_command", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH COMMAND]")
 def command(settings: Settings, **own: object) -> int:
     """Judge this machine before a run: driver, GPUs, links, network, storage, Python packages, variables.
@@ -110,6 +113,8 @@ def command(settings: Settings, **own: object) -> int:
     where = Alone("a recording") if request.recording else place(request.joining, bool(request.words))
     if isinstance(where, Alone):
         found = judged(request, settings, began)
+        if request.recording is None and request.profile is not Profile.QUICK and not where.wanted:
+            found = _probed(found, request, settings, began)
         if where.wanted:
             found = _noting(found, f"the ranks of this job were not gathered: {where.reason}")
         return deliver(report(request, settings, began, found, started), settings)
@@ -134,6 +139,22 @@ def command(settings: Settings, **own: object) -> int:
         return code
 
 
+def _probed(found: Judged, request: Request, settings: Settings, began: float) -> Judged:
+    """What was found, and what a short probe of this machine measures."""
+    from fsdp_doctor.cli.short_probe import short_probe
+
+    budget = settings.deadline or BUDGET[request.profile]
+    probed = short_probe(
+        settings,
+        found.judgement.facts,
+        request.nproc,
+        request.python,
+        began + budget - min(MARGIN, budget / 2),
+        request.force,
+    )
+    return replace(found, probed=probed)
+
+
 def _noting(found: Judged, *notes: str) -> Judged:
     return replace(found, subjects=replace(found.subjects, notes=(*found.subjects.notes, *notes)))
 
@@ -154,6 +175,7 @@ def _request(settings: Settings, own: dict[str, object]) -> Request:
         fix=bool(own["fix"]),
         yes=bool(own["yes"]),
         allow_mixed_gpus=bool(own["allow_mixed_gpus"]),
+        force=bool(own["force"]),
         joining=joining(own),
         words=tuple(words),
     )
@@ -182,6 +204,7 @@ class Judged:
     launch: Launch | None
     work: Work
     unjudged: tuple[str, ...]
+    probed: Probed | None = None
 
 
 def judged(request: Request, settings: Settings, began: float, joined: Joined | None = None) -> Judged:
@@ -213,6 +236,10 @@ def report(request: Request, settings: Settings, began: float, found: Judged, st
     """Everything between what was found and the renderer."""
     results = _with_plugins(found.judgement.merger.results(), settings)
     data = _data(request, found.judgement, found.subjects, found.launch, settings)
+    if found.probed is not None:
+        families = {r.code[:3] for r in found.probed.results}
+        results = (*(r for r in results if r.code[:3] not in families), *found.probed.results)
+        data["probe"] = found.probed.data
     if request.fix:
         data["fixes"] = carry_out(plan(results), request.yes)
     return Report(

@@ -40,7 +40,7 @@ from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fabric import Fabric
-from fsdp_doctor.subjects.fact import Facts, Known
+from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.gpu import Driver, Gpu, Gpus
 from fsdp_doctor.subjects.probe import OPS, ProbePlan, ProbeResult
 from fsdp_doctor.subjects.rdma import Rdma
@@ -332,16 +332,22 @@ def judged(result: ProbeResult, settings: Settings) -> tuple[Result, ...]:
 
     wanted = chosen(settings)
     checks = tuple(c for c in registry().checks if c.family == FAMILY and wanted.includes(c.code))
-    known = "the probe"
-    facts = Facts(
-        {
-            ProbeResult: Known(result, known),
-            Fabric: Known(conclude(result), known),
-            Identity: Known(Identity(socket.gethostname(), None, None), known),
-        }
-    )
+    facts = facts_of(result, conclude(result))
     today = datetime.now(timezone.utc).date()
     return suppress(run_checks(checks, facts, Options()), known_suppressions(settings), today)
+
+
+def facts_of(result: ProbeResult | Unknown, fabric: Fabric | None = None) -> Facts:
+    """What the probe's checks are given."""
+    known = "the probe"
+    if isinstance(result, Unknown) or fabric is None:
+        reason = result if isinstance(result, Unknown) else Unknown("the probe was not judged")
+        measured: Known[object] | Unknown = reason
+        concluded: Known[object] | Unknown = reason
+    else:
+        measured, concluded = Known(result, known), Known(fabric, known)
+    host = Known(Identity(socket.gethostname(), None, None), known)
+    return Facts({ProbeResult: measured, Fabric: concluded, Identity: host})
 
 
 def _request(wish: Wish, settings: Settings, facts: Facts, notes: list[str], began: float) -> Request:
