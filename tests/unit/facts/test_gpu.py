@@ -383,7 +383,12 @@ class TestVisible:
 
 
 ODD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8) | st.just(LOST),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.just(LOST),
     lambda x: (
         st.lists(x, max_size=4)
         | st.dictionaries(
