@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-INTEGRATION = Path(__file__).parent / "integration"
+TESTS = Path(__file__).parent
+PROCESSES = tuple(
+    TESTS / name
+    for name in ("integration", "unit/cli", "unit/ranks", "unit/test_process.py", "unit/facts/test_live.py",
+                 "unit/facts/test_nvml_child.py", "unit/facts/test_torch_child.py")
+)  # fmt: skip
 RERUNS = 2
-"""Of a test that starts ranks: they measure time and keep deadlines on a machine that others use too."""
+"""Of a test that starts processes with deadlines, on a machine that others use too."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts `make test &` and nohup's commands deaf to Ctrl-C, and children inherit it.
@@ -17,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of real ranks a second and a third look, each reported."""
+    """Give tests of real processes a second and a third look, each reported."""
     for item in items:
-        if INTEGRATION in item.path.parents:
+        if not {item.path, *item.path.parents}.isdisjoint(PROCESSES):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=2))

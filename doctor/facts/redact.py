@@ -24,7 +24,7 @@ STRONG = re.compile(
 """Anywhere in a name. TOKENIZERS_PARALLELISM and MAX_TOKENS are none."""
 WEAK = re.compile(
     r"(?:^|[._-])(?:auth|authorization|cookies?|private|creds?|jwt|pat|pass|bearer|signature|sig|dsn|sas)(?:$|[._-])"
-    r"|(?:^|[._-])(?:key|pwd)$",
+    r"|(?:^|[._-])(?:key|pwd)$|(?<!by)(?<!com)(?<!by_)pass$",
     re.I,
 )
 """As a word of a name."""

@@ -262,3 +262,10 @@ def test_twice_is_once(text: str) -> None:
 
 def test_quoted_parts_side_by_side_are_one_value() -> None:
     assert Redactor().text("x PASSWORD='abc'def\"ghi\" y") == "x PASSWORD=<redacted> y"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"), [("MYPASS", True), ("DB_PASS", True), ("BYPASS", False), ("COMPASS", False)]
+)
+def test_names_that_end_in_pass(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
