@@ -1,4 +1,4 @@
-"""Keep secrets out of reports: they go to logs of CI and to colleagues, and may quote what a user typed."""
+"""Keep secrets, and texts without end, out of reports: they go to logs of CI and to colleagues, and may quote what a user typed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import replace
 from fsdp_doctor.facts.redact import Redactor
 from fsdp_doctor.findings import Evidence, Report, Result
 
+LIMIT = 8000
+"""Characters of one text of a report: a machine may be called anything, and nobody reads further."""
 COMMAND = "command"
 """Key of a command line in a report's data: its words belong together, as in `--token VALUE`."""
 
@@ -35,6 +37,8 @@ class _Keeper:
     def text(self, text: str) -> str:
         if not text:
             return text
+        if len(text) > LIMIT:
+            text = f"{text[:LIMIT]}… ({len(text)} characters)"
         raw = self._redactor.text(text).encode("utf-8", "surrogatepass")
         return self._redactor.again(raw).decode("utf-8", "surrogatepass")
 

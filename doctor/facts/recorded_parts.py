@@ -14,6 +14,8 @@ from fsdp_doctor.subjects.fact import Unknown
 
 SCHEMA = "fsdp-doctor-recording/1"
 MAX_JSON_DEPTH = 32
+MAX_TEXT = 4096
+"""Characters of a text of the manifest; the longest is a path, and every result repeats the host."""
 MAX_RANKS = 1 << 20
 """Ranks of a job: what a recording claims beyond it would only cost memory to list as missing."""
 
@@ -114,8 +116,10 @@ def _as_float(value: int | float) -> float:
 
 def _text_field(part: Mapping[str, Json], name: str) -> str | None:
     value = part.get(name)
-    if value is None or isinstance(value, str):
-        return value
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if value is None:
+        return None
     raise RecordingError(f"manifest.json: {name} is not text")
 
 

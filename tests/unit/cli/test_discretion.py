@@ -82,6 +82,12 @@ def test_words_of_a_command_belong_together() -> None:
     }
 
 
+def test_a_text_without_end_is_cut() -> None:
+    told = discreet(report(result(found="x" * 1_000_000, fix=Fix("Do", "y" * 1_000_000))))
+    assert told.results[0].found == "x" * 8000 + "… (1000000 characters)"
+    assert len(render(told)) < 20_000
+
+
 def test_a_plain_report_is_left_as_it_is() -> None:
     plain = report(
         result(found="NCCL_IB_PKEY=0x8001 on mlx5_0", subject=Subject(gpu=(0, 3), rank=1)),
