@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from math import isfinite
 
 from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.clock import PINGS, Ping, offset
@@ -150,9 +149,9 @@ class Link(threading.Thread):
             return False
         if not wire.proves(answer.get("proof"), self._key, "welcome", mine, line.nonce):
             return False
-        seconds = plan.get("seconds")
-        if isinstance(seconds, (int, float)) and isfinite(seconds):
-            self.until = time.monotonic() + min(max(float(seconds), 0.0), 86_400.0) + GRACE
+        seconds = wire.number(plan.get("seconds"))
+        if seconds is not None:
+            self.until = time.monotonic() + min(max(seconds, 0.0), 86_400.0) + GRACE
         self.counted = answer.get("counted") is not False
         self.plan, self._welcome_of = plan, line
         return True

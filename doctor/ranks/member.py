@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fsdp_doctor.codec import FormatError, from_json, to_json
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.ranks.journal import Journal
-from fsdp_doctor.ranks.reach import Listener, Target, attempt
+from fsdp_doctor.ranks.listener import Listener
+from fsdp_doctor.ranks.reach import Target, attempt
 from fsdp_doctor.ranks.sentinel import Sentinel
 from fsdp_doctor.ranks.wire import Message
 

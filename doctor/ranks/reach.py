@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import random
-import selectors
-import socket
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from fsdp_doctor.engine.interfaces import predict
 from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.dial import Line, Place, dial
-from fsdp_doctor.ranks.ports import listen
+from fsdp_doctor.ranks.listener import PROOF_SIZE
 from fsdp_doctor.subjects.network import Interface
 from fsdp_doctor.subjects.rank_set import Unreached
 from fsdp_doctor.tables.nccl_variables import SOCKET_FAMILIES
@@ -24,9 +21,6 @@ from fsdp_doctor.tables.rank_facts import SILENT
 EPHEMERAL, MASTER = "ephemeral", "master"
 CONNECT_SECONDS = 2.5
 ANSWER_SECONDS = 1.5
-GUEST_SECONDS = 5.0
-GUESTS = 512
-PROOF_SIZE = 64
 ALL_PAIRS = 64
 """Ranks up to which every pair of hosts is tried."""
 PER_HOST_PAIR = 2
@@ -34,80 +28,6 @@ SAMPLE = 4
 """Random hosts that each rank of a larger job tries, besides its neighbour in the ring."""
 
 
-# ------------------------------------------------------------------------------------------- listening
-class Listener(threading.Thread):
-    """Answers ranks of the same job on a port that the kernel chose."""
-
-    def __init__(self, key: bytes, rank: int) -> None:
-        """Raises `OSError` where no port is to be had."""
-        super().__init__(name="listener", daemon=True)
-        self._key, self._rank = key, rank
-        self._server = listen((0,))
-        self.port = int(self._server.getsockname()[1])
-        self._guests: dict[socket.socket, tuple[str, bytearray, float]] = {}
-        self._ending = threading.Event()
-
-    def close(self) -> None:
-        """End it."""
-        self._ending.set()
-        if self.is_alive():
-            self.join(1.0)
-
-    def run(self) -> None:
-        """Serve until `close`."""
-        with self._server, selectors.DefaultSelector() as selector:
-            selector.register(self._server, selectors.EVENT_READ)
-            while not self._ending.is_set():
-                for key, _ in selector.select(0.2):
-                    assert isinstance(key.fileobj, socket.socket)
-                    if key.fileobj is self._server:
-                        self._accept(selector)
-                    elif not self._hear(key.fileobj):
-                        self._leave(selector, key.fileobj)
-                now = time.monotonic()
-                for guest in [g for g, (_, _, since) in self._guests.items() if now - since > GUEST_SECONDS]:
-                    self._leave(selector, guest)
-            for guest in tuple(self._guests):
-                self._leave(selector, guest)
-
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        try:
-            guest, _ = self._server.accept()
-        except OSError:
-            time.sleep(0.01)  # no file left for it: another try comes at once otherwise
-            return
-        guest.setblocking(False)
-        nonce = wire.nonce()
-        with contextlib.suppress(OSError):
-            guest.send(wire.banner(nonce))
-        self._guests[guest] = (nonce, bytearray(), time.monotonic())
-        selector.register(guest, selectors.EVENT_READ)
-        if len(self._guests) > GUESTS:
-            self._leave(selector, next(iter(self._guests)))
-
-    def _hear(self, guest: socket.socket) -> bool:
-        nonce, heard, _ = self._guests[guest]
-        try:
-            data = guest.recv(PROOF_SIZE - len(heard))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        heard += data
-        if len(heard) < PROOF_SIZE:
-            return bool(data)
-        if wire.proves(heard.decode("ascii", "replace"), self._key, "reach", nonce):
-            with contextlib.suppress(OSError):
-                guest.send(wire.proof(self._key, "reached", nonce, self._rank).encode())
-        return False
-
-    def _leave(self, selector: selectors.BaseSelector, guest: socket.socket) -> None:
-        selector.unregister(guest)
-        self._guests.pop(guest, None)
-        guest.close()
-
-
-# ------------------------------------------------------------------------------------------ connecting
 @dataclass(frozen=True, slots=True)
 class Target:
     """A rank and the addresses it may be reached at, the one that NCCL would use first."""
@@ -174,7 +94,6 @@ def _answer(line: Line, key: bytes, rank: int, until: float) -> str:
     return "" if right else "another rank answers there"
 
 
-# --------------------------------------------------------------------------------------------- choosing
 def pairs(hosts: Mapping[int, str], seed: int = 0) -> dict[int, tuple[int, ...]]:
     """Rank -> the ranks it tries. `hosts` names the machine of each rank.
 
@@ -210,7 +129,6 @@ def _between(ones: Sequence[int], others: Sequence[int], chosen: dict[int, dict[
         chosen[ones[i % len(ones)]][others[i % len(others)]] = None
 
 
-# -------------------------------------------------------------------------------------------- addresses
 def own_addresses(interfaces: tuple[Interface, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
     """The addresses of the interface that NCCL is predicted to take, the one it would announce first."""
     family = environment.get("NCCL_SOCKET_FAMILY")

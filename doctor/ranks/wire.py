@@ -30,6 +30,8 @@ FRAME_LIMIT = 32 << 20
 BODY_LIMIT = 256 << 20
 """Bytes of a frame's JSON after decompression."""
 PACK_FROM = 2048
+LARGEST = 1e12
+"""Seconds and the like beyond it are nonsense."""
 
 Message = Mapping[str, object]
 
@@ -113,6 +115,18 @@ def unpack(kind: int, body: bytes, limit: int = BODY_LIMIT) -> Message:
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
+
+
+def number(value: object) -> float | None:
+    """A figure of a peer, such as seconds; None for anything that is no sane one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
+        return None
+    return float(value)
+
+
+def text(value: object, limit: int = 1000) -> str:
+    """Words of a peer that can be printed; empty for anything that is no text."""
+    return value[:limit].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 class Frames:

@@ -189,6 +189,8 @@ def test_odd_messages_of_a_known_rank_are_ignored() -> None:
             {"type": "stage", "stage": 3, "seconds": "x"},
             {"type": "reply", "number": [1]},
             {"type": "reply", "number": 99},
+            {"type": "stage", "stage": "\ud800", "seconds": 10**400},
+            {"type": "clock", "number": {"a": []}},
             {"type": "nothing"},
             {},
             {"type": "stage", "stage": "at work", "seconds": 1.0},
@@ -289,7 +291,7 @@ def test_losing_rank_0_is_told() -> None:
     one = Link(where, KEY, "h", Journal(1), until())
     one.start()
     assert one.met(until())
-    peer = next(iter(server._known))
+    peer = next(iter(server._server._known))
     peer.socket.shutdown(socket.SHUT_RDWR)
     member = Member(where, KEY, Journal(1), None)
     try:

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdp_doctor.ranks import wire
+from fsdp_doctor.ranks.listener import Listener
 from fsdp_doctor.ranks.ports import listen
 from fsdp_doctor.ranks.reach import (
     ALL_PAIRS,
     MASTER,
     PER_HOST_PAIR,
     SAMPLE,
-    Listener,
     Target,
     attempt,
     own_addresses,
