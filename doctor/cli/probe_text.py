@@ -19,7 +19,8 @@ def render(result: ProbeResult, fabric: Fabric, style: Style) -> str:
     """The table and a summary."""
     page = Page(style)
     versions = [f"torch {result.torch}" if result.torch else "", f"NCCL {result.nccl}" if result.nccl else ""]
-    said = f"{result.world_size} ranks, {result.backend} on {result.device}"
+    ranks = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
+    said = f"{ranks}, {result.backend} on {result.device}"
     page.paragraph([(", ".join([said, *filter(None, versions)]), "bold")])
     shown = _chosen([f for f in fabric.figures if f.group == WORLD and f.run == 0])
     if shown:
