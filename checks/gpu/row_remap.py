@@ -86,8 +86,8 @@ def row_remap(facts: Facts, options: Options) -> Iterator[Finding]:
             "spare rows in every bank",
             subject=gpu_subject(spent),
             fix=replace_gpu("Have the GPU replaced: the next error in that bank cannot be remapped"),
-            why="Nothing is wrong with the memory in use; the next bad row of that bank stays in use, and the "
-            "rank that meets it is killed.",
+            why="Nothing is wrong with the memory in use, but the next bad row of that bank stays in use, "
+            "and the rank that meets it is killed.",
         )
     if not failed and not pending and not many and not spent:
         rows = sum(g.remapped.correctable + g.remapped.uncorrectable for g in known if g.remapped is not None)

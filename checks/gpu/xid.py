@@ -17,6 +17,7 @@ from fsdp_doctor.findings import (
     Owner,
     Risk,
     Row,
+    Status,
     Subject,
     fail,
     info,
@@ -195,9 +196,12 @@ def _counts_a_row(gpu: Gpu | None) -> bool:
 
 
 def _recovery_changed(gpus: Gpus | None, xids: Sequence[Xid], finding: Finding) -> Iterator[Finding]:
-    """Xid 154 counts where NVML does not tell the present action and the last message asks for one."""
+    """Xid 154 counts where the last message asks for an action that NVML does not report by itself."""
     known = [_gpu(gpus, x) for x in xids]
-    if all(g is not None and g.recovery_action is not None for g in known) or NO_ACTION.search(xids[-1].text):
+    if NO_ACTION.search(xids[-1].text) or any(g is not None and g.recovery_action for g in known):
         yield info(finding.found, subject=finding.subject)
+    elif all(g is not None and g.recovery_action == 0 for g in known):
+        found = f"{finding.found}; NVML asks for none now"
+        yield replace(finding, status=Status.WARN, found=found, confidence=Confidence.MEDIUM)
     else:
         yield replace(finding, confidence=Confidence.MEDIUM)

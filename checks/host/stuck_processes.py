@@ -21,7 +21,7 @@ from fsdp_doctor.findings import (
     skip,
     warn,
 )
-from fsdp_doctor.subjects.fact import Facts
+from fsdp_doctor.subjects.fact import Facts, Unknown
 from fsdp_doctor.subjects.gpu import Gpus
 from fsdp_doctor.subjects.host import Host, Process
 from fsdp_doctor.tables.host_thresholds import DISK_WAITS, DRIVER_NAMES
@@ -77,11 +77,11 @@ def uninterruptible(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok(f"{len(waiting)} processes wait for a disk")
 
 
-@check("HST023", Row.START, needs=(Host,), tags=("processes",))
+@check("HST023", Row.START, needs=(Host,), uses=(Gpus,), tags=("processes",))
 def zombies(facts: Facts, options: Options) -> Iterator[Finding]:
     """Dead training processes were never collected
 
-    What: Lists processes in state Z (zombie); those of a training run are a warning.
+    What: Lists processes in state Z (zombie); those of a training run are a warning on a machine with GPUs.
     Why: A zombie whose threads still hang in the driver keeps GPU memory, and a launcher that does not
         collect its children does not notice that a rank has died. In a container without an init as
         process 1 they add up until no process can be started.
@@ -93,7 +93,9 @@ def zombies(facts: Facts, options: Options) -> Iterator[Finding]:
         yield skip("no process list could be read", enable="/proc of the machine or PID namespace")
         return
     dead = [p for p in processes if p.state == "Z"]
-    training = [p for p in dead if trains(p.name)]
+    gpus = facts.fact(Gpus)
+    without = isinstance(gpus, Unknown) and gpus.absent
+    training = [p for p in dead if trains(p.name) and not without]
     if training:
         parents = ", ".join(sorted({str(p.ppid) for p in training if p.ppid is not None}))
         yield warn(

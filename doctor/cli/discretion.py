@@ -1,4 +1,7 @@
-"""Keep secrets, and texts without end, out of reports: they go to logs of CI and to colleagues, and may quote what a user typed."""
+"""Keep secrets, and texts without end, out of reports.
+
+They go to logs of CI and to colleagues, and may quote what a user typed.
+"""
 
 from __future__ import annotations
 

@@ -133,9 +133,7 @@ def _application() -> Iterator[XidMeaning]:
     yield XidMeaning(153, "deep learning accelerator timeout", app, RERUN, you)
     yield XidMeaning(159, "coherent bus error from unified memory", app, DEBUG, you)
     yield XidMeaning(166, "NVLink traffic before encryption was set up", app, RERUN)
-    yield XidMeaning(
-        137, "NVLink privilege error: a peer accessed unmapped memory", app, DEBUG, you
-    )
+    yield XidMeaning(137, "NVLink privilege error: a peer accessed unmapped memory", app, DEBUG, you)
     yield XidMeaning(170, "NVLink interrupt in confidential computing mode", app, RERUN)
 
 
