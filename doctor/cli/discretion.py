@@ -1,6 +1,6 @@
-"""Keep secrets, and texts without end, out of reports.
+"""Keep secrets and texts without end out of reports.
 
-They go to logs of CI and to colleagues, and may quote what a user typed.
+Reports go to logs of CI and to colleagues, and quote what a user typed.
 """
 
 from __future__ import annotations
