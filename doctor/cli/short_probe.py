@@ -9,14 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from fsdp_doctor.cli.common import Settings
-from fsdp_doctor.cli.probe import FAMILY, cpu_ranks, facts_of, visible
-from fsdp_doctor.cli.selecting import chosen, known_suppressions
+from fsdp_doctor.cli.probe_findings import cpu_ranks, facts_of, findings, selected, visible
 from fsdp_doctor.cli.sources import ask_machine
-from fsdp_doctor.engine.options import Options
-from fsdp_doctor.engine.registry import registry
-from fsdp_doctor.engine.runner import run_checks
-from fsdp_doctor.engine.spec import CheckSpec
-from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.findings import Result
 from fsdp_doctor.probe.free_gpus import in_use
 from fsdp_doctor.probe.launch import ProbeError, Request
@@ -47,28 +41,19 @@ def short_probe(
     settings: Settings, facts: Facts | None, nproc: int | None, python: str | None, until: float, force: bool
 ) -> Probed:
     """Measure until `until` (monotonic) at most, or say in every result why not; empty where not selected."""
-    wanted = chosen(settings)
-    checks = tuple(c for c in registry().checks if c.family == FAMILY and wanted.includes(c.code))
-    if not checks:
+    if not selected(settings):
         return Probed()
     known = facts or Facts({})
     request = _request(known, nproc, python, until, force)
     if isinstance(request, Unknown):
-        return Probed(_judge(checks, facts_of(request), settings))
+        return Probed(findings(facts_of(request), settings))
     try:
         with closing(ask_machine((), ENDING_SECONDS)) as source:
             result = run(request, source)
     except ProbeError as error:
-        return Probed(_judge(checks, facts_of(Unknown(str(error), ENABLE)), settings))
+        return Probed(findings(facts_of(Unknown(str(error), ENABLE)), settings))
     fabric = conclude(result)
-    return Probed(_judge(checks, facts_of(result, fabric), settings), data(result, fabric))
-
-
-def _judge(checks: tuple[CheckSpec, ...], facts: Facts, settings: Settings) -> tuple[Result, ...]:
-    from datetime import datetime, timezone
-
-    today = datetime.now(timezone.utc).date()
-    return suppress(run_checks(checks, facts, Options()), known_suppressions(settings), today)
+    return Probed(findings(facts_of(result, fabric), settings), data(result, fabric))
 
 
 def _request(

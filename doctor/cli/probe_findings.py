@@ -1,0 +1,104 @@
+"""From a probe to its findings, and what its commands share."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+from fsdp_doctor.cli.common import Settings
+from fsdp_doctor.cli.output import is_terminal
+from fsdp_doctor.cli.probe_text import render as figures_text
+from fsdp_doctor.cli.reporting import rendered
+from fsdp_doctor.cli.selecting import chosen, known_suppressions
+from fsdp_doctor.engine.options import Options
+from fsdp_doctor.engine.registry import registry
+from fsdp_doctor.engine.runner import run_checks
+from fsdp_doctor.engine.spec import CheckSpec
+from fsdp_doctor.engine.suppress import suppress
+from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.probe.verdicts import conclude
+from fsdp_doctor.report.describe import counts_words
+from fsdp_doctor.subjects.fabric import Fabric
+from fsdp_doctor.subjects.fact import Facts, Known, Unknown
+from fsdp_doctor.subjects.gpu import Gpu, Gpus
+from fsdp_doctor.subjects.probe import ProbeResult
+from fsdp_doctor.subjects.scheduler import Identity
+
+FAMILY = "PRB"
+FEW_CORES, CPU_RANKS = 4, 4
+
+
+def selected(settings: Settings) -> tuple[CheckSpec, ...]:
+    """The probe's checks that the selection leaves."""
+    wanted = chosen(settings)
+    return tuple(c for c in registry().checks if c.family == FAMILY and wanted.includes(c.code))
+
+
+def findings(facts: Facts, settings: Settings) -> tuple[Result, ...]:
+    """What the selected checks say of these facts."""
+    today = datetime.now(timezone.utc).date()
+    results = run_checks(selected(settings), facts, Options())
+    return suppress(results, known_suppressions(settings), today)
+
+
+def judged(result: ProbeResult, settings: Settings) -> tuple[Result, ...]:
+    """What the selected checks say of a probe."""
+    return findings(facts_of(result, conclude(result)), settings)
+
+
+def facts_of(result: ProbeResult | Unknown, fabric: Fabric | None = None) -> Facts:
+    """What the probe's checks are given."""
+    known = "the probe"
+    if isinstance(result, Unknown) or fabric is None:
+        reason = result if isinstance(result, Unknown) else Unknown("the probe was not judged")
+        measured: Known[object] | Unknown = reason
+        concluded: Known[object] | Unknown = reason
+    else:
+        measured, concluded = Known(result, known), Known(fabric, known)
+    host = Known(Identity(socket.gethostname(), None, None), known)
+    return Facts({ProbeResult: measured, Fabric: concluded, Identity: host})
+
+
+def deliver(report: Report, result: ProbeResult | None, fabric: Fabric, settings: Settings) -> int:
+    """Write figures and findings, and return the exit status."""
+    text = rendered(report, settings)
+    if settings.format == "text" and result is not None:
+        text = figures_text(result, fabric, settings.style()) + text
+    settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
+    return report.exit_code
+
+
+def visible(facts: Facts) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA would show to ranks started here, in its order."""
+    gpus = facts.find(Gpus)
+    if gpus is None:
+        return ()
+    by_index = {g.index: g for g in gpus.present}
+    return (
+        tuple(by_index[i] for i in gpus.visible if i in by_index)
+        if gpus.visible is not None
+        else gpus.present
+    )
+
+
+def cpu_ranks() -> int:
+    """Ranks to start where there is no GPU."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return CPU_RANKS if cores >= FEW_CORES else 2
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[str], None]]:
+    """Where the ranks are, on standard error, for a person only."""
+    if not is_terminal(sys.stderr):
+        yield lambda said: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("starting ranks") as status:
+        yield lambda said: status.update(escape(f"probe: {said}"))
