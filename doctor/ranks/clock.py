@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-PINGS = 8
+PINGS = 5
 ROUNDING = 1e-6
 """Seconds by which sums of wall-clock stamps, which are large numbers, may be off."""
 
