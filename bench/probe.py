@@ -252,7 +252,7 @@ def document(rows: dict[str, dict[str, int]], seconds: float) -> str:
     lines = [
         "# How often the probe names the right rank",
         "",
-        f"Written by `python -m bench.probe localise`: {RANKS} gloo ranks, quick profile, torch {torch.__version__}, "
+        f"Written by `python -m bench.probe localise`: {RANKS} gloo ranks forked from one process, quick profile, torch {torch.__version__}, "
         f"Python {platform.python_version()}, {os.cpu_count()} cores that other work shared, {seconds / 60:.0f} minutes. "
         "The order of the runs and the rank with the fault are random.",
         "",
