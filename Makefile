@@ -58,5 +58,5 @@ $(BASE): pyproject.toml tools/venv.py $(RENEW)
 	@touch $@
 
 $(DEV): $(BASE)
-	$(PIP) --editable '.[dev,hf]'
+	$(PIP) --editable '.[dev,hf,live,logs,remote]'
 	@touch $@

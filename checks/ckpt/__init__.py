@@ -1,0 +1,1 @@
+"""Checks of a checkpoint against what will load it."""

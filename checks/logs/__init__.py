@@ -1,0 +1,1 @@
+"""Signatures of what failed jobs print."""

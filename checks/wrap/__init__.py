@@ -1,0 +1,1 @@
+"""Checks of an FSDP wrap plan."""
