@@ -39,6 +39,12 @@ PROVIDERS: Mapping[type[object], tuple[str, str]] = {
 }
 """Subject type -> module of this package and function; a module is imported when it is first wanted."""
 
+MEASURED: Mapping[type[object], tuple[str, str]] = {
+    ProbeResult: ("no probe was run", "run `fsdp-doctor probe`"),
+    Fabric: ("no probe was run", "run `fsdp-doctor probe`"),
+}
+"""Subject types that commands make and no source holds -> why one is missing, and what would bring it."""
+
 KINDS: tuple[type[object], ...] = (*PROVIDERS, Identity, Launch)
 """Every type that `collect` knows."""
 
@@ -63,8 +69,9 @@ def _fact(source: Source, kind: type[object], checkpoint: str | None, launch: La
         return Unknown("no launch command was given", absent=True) if launch is None else Known(launch)
     if kind is Identity:
         return _guarded("identity", kind, lambda: Known(_identity(source)))
-    if kind in (ProbeResult, Fabric):
-        return Unknown("no probe was run", "run `fsdp-doctor probe`", absent=True)
+    if kind in MEASURED:
+        reason, enable = MEASURED[kind]
+        return Unknown(reason, enable, absent=True)
     if kind not in PROVIDERS:
         return Unknown(f"nothing provides {kind.__name__}")
     provider = _provider(kind)
