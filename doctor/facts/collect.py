@@ -11,6 +11,7 @@ from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.gpu import Driver, Gpus
 from fsdp_doctor.subjects.host import Host
+from fsdp_doctor.subjects.incident import Diagnosis, Incident
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.network import Network
@@ -42,6 +43,8 @@ PROVIDERS: Mapping[type[object], tuple[str, str]] = {
 MEASURED: Mapping[type[object], tuple[str, str]] = {
     ProbeResult: ("no probe was run", "run `fsdp-doctor probe`"),
     Fabric: ("no probe was run", "run `fsdp-doctor probe`"),
+    Incident: ("no logs were given", "run `fsdp-doctor diagnose`"),
+    Diagnosis: ("no logs were given", "run `fsdp-doctor diagnose`"),
 }
 """Subject types that commands make and no source holds -> why one is missing, and what would bring it."""
 

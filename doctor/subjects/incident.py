@@ -1,0 +1,308 @@
+"""What a failed job left behind, and what it amounts to.
+
+An `Incident` holds the evidence: lines that a signature knows, ranks, exits, stacks, kernel events and what
+the Flight Recorder says. A `Diagnosis` holds the conclusions that `fsdp_doctor.diagnosis.culprit` draws
+from one; checks turn those into findings and the command prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ROOT = "root"
+LIKELY = "likely"
+CONFIRMS = "confirms"
+VICTIM = "victim"
+CONTEXT = "context"
+KINDS = (ROOT, LIKELY, CONFIRMS, VICTIM, CONTEXT)
+"""What a line is to the cause: the cause itself, likely it, a pointer to it, a consequence, or neither."""
+
+FAILED = "failed"
+WAITING = "waiting"
+SILENT = "silent"
+KILLED = "killed"
+STOPPED = "stopped"
+FINISHED = "finished"
+RUNNING = "running"
+STATES = (FAILED, WAITING, SILENT, KILLED, STOPPED, FINISHED, RUNNING)
+"""Of a rank: own error; waited for others; said nothing while others waited; killed by a signal from
+outside; stopped by the launcher; ended well; running when its log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a line stood and who wrote it, as far as its prefix, its file or its text tell."""
+
+    file: str
+    line: int = 0
+    """Counted from 1; 0 where lines have no numbers (a dump, an answer of a live process)."""
+    rank: int | None = None
+    """Global rank."""
+    local_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    time: float | None = None
+    """Seconds since the epoch, in UTC where the log tells its zone, else as if it were UTC."""
+    stream: str | None = None
+    """stdout, stderr, kernel, or None."""
+    attempt: int = 0
+    """Restarts of the launcher before this line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stack: the innermost is last."""
+
+    function: str
+    file: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One line that a signature knows. `text` is one line, cut to a bounded length and without its prefix."""
+
+    code: str
+    kind: str
+    """One of `KINDS`."""
+    origin: Origin
+    text: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What the signature's named groups caught."""
+    frames: tuple[Frame, ...] = ()
+    """The traceback that ends in this line, or the call site that torch printed for a collective."""
+    count: int = 1
+    """How often the same signature met the same rank; `origin` is the first."""
+    order: int = 0
+    """Position in the incident: a later number stood later in its file; files are in the order given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended, by its launcher, scheduler or kernel."""
+
+    origin: Origin
+    rank: int | None = None
+    local_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    code: int | None = None
+    """Exit status; negative is minus the signal's number."""
+    reporter: str = ""
+    """torchrun, srun, mpirun, slurm, kubernetes."""
+    first: bool = False
+    """Named by torchrun as "Root Cause (first observed failure)"."""
+    told: str = ""
+    """Its own words: a signal's name, OUT_OF_MEMORY, a traceback's last line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """Progress that a rank reported: a step, and the seconds it says one took (None where it does not)."""
+
+    rank: int | None
+    step: int
+    seconds: float | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class LastLine:
+    """The last line seen of a rank and how many of its lines were looked at."""
+
+    rank: int
+    text: str
+    origin: Origin
+    seen: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """The stack of one thread of one process (py-spy, faulthandler, a debugger); innermost frame last."""
+
+    frames: tuple[Frame, ...]
+    origin: Origin
+    rank: int | None = None
+    pid: int | None = None
+    thread: str = ""
+    main: bool = True
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderConclusion:
+    """What the Flight Recorder dumps of one process group say (`fsdp_doctor.diagnosis.flight` draws it)."""
+
+    group: str
+    kind: str
+    """missing, mismatch, unfinished, stalled, healthy, or unknown."""
+    ranks: tuple[int, ...] = ()
+    """The ranks at fault; empty where all did the same."""
+    members: tuple[int, ...] = ()
+    sequence: int | None = None
+    operation: str = ""
+    words: str = ""
+    """One sentence: what was found, with the figures."""
+    expected: str = ""
+    confidence: str = "high"
+    evidence: tuple[Origin, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    """Where in the program the ranks at fault, else the others, stood."""
+    silent: tuple[int, ...] = ()
+    """Members without a dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomReport:
+    """The figures of one out-of-memory message in bytes, None where it does not give them."""
+
+    origin: Origin
+    text: str
+    requested: int | None = None
+    gpu: int | None = None
+    total: int | None = None
+    free: int | None = None
+    in_use: int | None = None
+    """By this process, with what is not PyTorch's."""
+    allocated: int | None = None
+    unallocated: int | None = None
+    """Reserved by PyTorch and not allocated."""
+    private_pools: int | None = None
+    allowed: int | None = None
+    """By set_per_process_memory_fraction."""
+    others: Mapping[int, int] = field(default_factory=dict)
+    """Other processes on the same GPU: pid -> bytes."""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """Who should be there."""
+
+    world_size: int | None = None
+    stated: bool = False
+    """The logs say so; else it is inferred (the highest rank, the group size that sizes imply)."""
+    basis: str = ""
+    ranks_seen: tuple[int, ...] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Rank -> host."""
+    pids: Mapping[int, int] = field(default_factory=dict)
+    """Rank -> process id."""
+    restarts: int = 0
+    torch: str | None = None
+    nccl: str | None = None
+    launcher: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One thing that was read, or could not be: `problem` says why, "" where it was read to its end."""
+
+    name: str
+    kind: str
+    """log, error file, kernel log, stacks, accounting, flight recorder, archive, unread."""
+    bytes: int = 0
+    lines: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """All evidence."""
+
+    inputs: tuple[Input, ...] = ()
+    hits: tuple[Hit, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    job: JobShape = field(default_factory=JobShape)
+    steps: tuple[StepPoint, ...] = ()
+    last_lines: tuple[LastLine, ...] = ()
+    stacks: tuple[ThreadStack, ...] = ()
+    recorder: tuple[RecorderConclusion, ...] = ()
+    ooms: tuple[OomReport, ...] = ()
+    clock_offsets: Mapping[str, float] = field(default_factory=dict)
+    """File -> seconds that were added to its clock to agree with the others."""
+    truncated: bool = False
+    """The deadline came, or a limit was met, before all was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A line that proves or supports a conclusion."""
+
+    file: str
+    line: int
+    rank: int | None
+    time: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do: words, and a command that a user can paste."""
+
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One cause, with the ranks at fault and those that only suffered."""
+
+    code: str
+    title: str
+    row: str | None
+    """A row of the failure table by its name, None outside it."""
+    confidence: str
+    """high, medium or low. Low with a title that begins "cannot tell" names no culprit."""
+    why: str = ""
+    """How this is known and what it does to the job, in one or two sentences."""
+    culprits: tuple[int, ...] = ()
+    host: str | None = None
+    device: str | None = None
+    victims: tuple[int, ...] = ()
+    evidence: tuple[Proof, ...] = ()
+    fixes: tuple[Remedy, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    """What else could be so, or what was ruled out."""
+    record_next: tuple[str, ...] = ()
+    """What would decide it next time."""
+    explained: tuple[str, ...] = ()
+    """Codes of signatures whose hits this conclusion explains."""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """Where one rank was at the end."""
+
+    rank: int
+    state: str
+    """One of `STATES`."""
+    last_seen: float | None = None
+    last_line: str = ""
+    step: int | None = None
+    collective: str = ""
+    """The last one that is known of it, such as "_ALLGATHER_BASE #20911"."""
+    first_error: str = ""
+    exit: int | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The conclusions, the likeliest first; none for a healthy log."""
+
+    conclusions: tuple[Conclusion, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    summary: str = ""
+    """One paragraph to paste into an issue."""
+    timeline: tuple[str, ...] = ()
+    """One line per event, in order."""
+    notes: tuple[str, ...] = ()
+    """What was inferred, what could not be read."""
+
+    @property
+    def cause(self) -> Conclusion | None:
+        """The likeliest conclusion."""
+        return self.conclusions[0] if self.conclusions else None
