@@ -23,10 +23,16 @@ from types import TracebackType
 
 NETWORK = "10.77.0"
 ETC = Path("/etc/netns")
+BURST = "128kb"
+"""Bytes that a slow adapter passes at once: more than the largest packet of an adapter without a wire (64 KiB)."""
 ENTER = (
     'printf %s "$1" > /proc/sys/kernel/hostname; mount --bind "$2" /proc/sys/kernel/random/boot_id; '
     'if [ -n "$3" ]; then mount --bind "$4" "$3"; fi; shift 4; exec "$@"'
 )
+
+
+def _bucket(rate: str) -> tuple[str, ...]:
+    return "tbf", "rate", rate, "burst", BURST, "latency", "200ms"
 
 
 def _run(*argv: str, check: bool = True, **more: object) -> subprocess.CompletedProcess[str]:
@@ -180,6 +186,45 @@ class Cluster:
         _run("ip", "-n", inside, "link", "set", "vout", "up")
         _run("ip", "-n", inside, "addr", "add", address, "dev", name)
         _run("ip", "-n", inside, "link", "set", name, "up")
+
+    def slow_nic(self, host: str, rate: str) -> None:
+        """Let a host's adapter carry no more than `rate` each way, as "200mbit"."""
+        port = f"port{self.hosts.index(host)}"
+        for place, device in ((self.namespace(host), "eth0"), (self.namespace("switch"), port)):
+            _run("tc", "-n", place, "qdisc", "replace", "dev", device, "root", *_bucket(rate))
+
+    def slow_way(self, source: str, target: str, rate: str) -> None:
+        """Let what goes from one host to one other go no faster than `rate`; the way back stays as it is."""
+        place, device = self.namespace(source), "eth0"
+        others = ("htb", "rate", "1000gbit", "quantum", "60000")
+        _run(
+            "tc",
+            "-n",
+            place,
+            "qdisc",
+            "replace",
+            "dev",
+            device,
+            "root",
+            "handle",
+            "1:",
+            "htb",
+            "default",
+            "1",
+        )
+        _run("tc", "-n", place, "class", "replace", "dev", device, "parent", "1:", "classid", "1:1", *others)
+        # fmt: off
+        _run("tc", "-n", place, "class", "replace", "dev", device, "parent", "1:", "classid", "1:2",
+             "htb", "rate", rate, "burst", BURST, "quantum", "60000")
+        _run("tc", "-n", place, "filter", "replace", "dev", device, "parent", "1:", "protocol", "ip", "prio", "1",
+             "u32", "match", "ip", "dst", f"{self.address(target)}/32", "flowid", "1:2")
+        # fmt: on
+
+    def mend(self) -> None:
+        """Take every slow adapter and way back."""
+        for i, host in enumerate(self.hosts):
+            for place, device in ((self.namespace(host), "eth0"), (self.namespace("switch"), f"port{i}")):
+                _run("tc", "-n", place, "qdisc", "del", "dev", device, "root", check=False)
 
     def firewall(self, host: str, rule: str) -> None:
         """Apply one rule to what comes to a host."""
