@@ -19,9 +19,10 @@ from fsdp_doctor.cli.fixes import carry_out, plan
 from fsdp_doctor.cli.jobwide import is_jobwide
 from fsdp_doctor.cli.join_options import Joining, joining, joining_options, place
 from fsdp_doctor.cli.judging import Judgement, Work, judge
+from fsdp_doctor.cli.probe_job import job_of, job_options
 from fsdp_doctor.cli.reporting import deliver, now
-from fsdp_doctor.cli.selecting import chosen_checks, known_suppressions
-from fsdp_doctor.cli.sources import Subjects, ask_machine, interpreter, recording, this_machine
+from fsdp_doctor.cli.selecting import chosen, chosen_checks, known_suppressions
+from fsdp_doctor.cli.sources import PROBE_FACTS, Subjects, ask_machine, interpreter, recording, this_machine
 from fsdp_doctor.cli.unjudged import by_name
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.config import MAX_NPROC
@@ -32,6 +33,7 @@ from fsdp_doctor.engine.spec import CheckSpec
 from fsdp_doctor.facts.digest import KINDS as DIGEST_KINDS
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.probe.forecast import Job
 from fsdp_doctor.ranks.context import Alone
 from fsdp_doctor.subjects.launch import Launch
 
@@ -44,6 +46,8 @@ BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
 RECORDING_BUDGET = 600.0
 RESERVE = 1.5
 """Seconds at most that are kept of the budget for ending late children and for judging."""
+PROBED = "PRB"
+"""The family whose checks a short probe is made for."""
 MARGIN = 0.1
 """Seconds before the deadline at which judging stops, so that the report is out in time."""
 
@@ -64,6 +68,7 @@ class Request:
     allow_mixed_gpus: bool
     force: bool
     joining: Joining
+    job: Job | None
     words: tuple[str, ...]
 
 
@@ -96,6 +101,7 @@ class Request:
 @click.option("--script", type=click.Path(path_type=Path), metavar="FILE", help="The training script.")
 @click.option("--fix", is_flag=True, help="Show the commands that would fix what was found.")
 @click.option("--yes", is_flag=True, help="With --fix: run those that are safe and need no administrator.")
+@job_options
 @joining_options
 @click.option("--allow-mixed-gpus", is_flag=True, help="Different GPUs in one job are intended.")
 @click.option("--force", is_flag=True, help="Measure also on GPUs that another process uses.")
@@ -151,8 +157,9 @@ def _probed(found: Judged, request: Request, settings: Settings, began: float) -
         request.python,
         began + budget - min(MARGIN, budget / 2),
         request.force,
+        request.job,
     )
-    return replace(found, probed=probed)
+    return replace(found, probed=probed, unjudged=(*found.unjudged, *probed.unjudged))
 
 
 def _noting(found: Judged, *notes: str) -> Judged:
@@ -177,10 +184,14 @@ def _request(settings: Settings, own: dict[str, object]) -> Request:
         allow_mixed_gpus=bool(own["allow_mixed_gpus"]),
         force=bool(own["force"]),
         joining=joining(own),
+        job=job_of(own, nproc * nodes if isinstance(nproc, int) and isinstance(nodes, int) else None),
         words=tuple(words),
     )
     if request.yes and not request.fix:
         raise click.UsageError("--yes belongs to --fix")
+    if request.job is not None and (request.recording is not None or request.profile is Profile.QUICK):
+        unmeasured = "--from" if request.recording is not None else "--profile quick"
+        raise click.UsageError(f"--units needs a probe of this machine, which {unmeasured} leaves out")
     if request.recording is None:
         ckpt = request.ckpt or settings.config.ckpt
         python = None if request.python is None else interpreter(request.python)
@@ -213,23 +224,32 @@ def judged(request: Request, settings: Settings, began: float, joined: Joined | 
     until = joined.judge_until if joined is not None else began + budget - min(MARGIN, budget / 2)
     checks = chosen_checks(settings, request.profile)
     launch, problems = _launch(request.words)
+    also: tuple[type[object], ...] = ()
     with ExitStack() as used:
         if request.recording is not None:
             subjects = recording(request.recording)
         else:
             kinds = {k for c in checks for k in (*c.needs, *c.uses)}
+            probing = request.profile is not Profile.QUICK and _probes(settings)
+            also = PROBE_FACTS if probing and joined is None else ()
+            kinds.update(also)
             if joined is not None and any(is_jobwide(c) for c in checks):
                 kinds.update(DIGEST_KINDS)
             left = max(until - time.monotonic(), 0.0)
             patience = max(left - min(RESERVE, left / 2), 0.05)
             asked = ask_machine(kinds, patience, request.python, request.ckpt, launch)
             subjects = this_machine(used.enter_context(closing(asked)))
-        work = _work(request, settings, subjects, checks, launch)
+        work = replace(_work(request, settings, subjects, checks, launch), also=also)
         if joined is not None:
             work = replace(work, joined=True, noted=joined.journal.mark, quiet=not joined.leads)
         judgement = judge(subjects.sources, work, until)
     unjudged = (*problems, *by_name(request, judgement, subjects, checks))
     return Judged(judgement, subjects, checks, launch, work, unjudged)
+
+
+def _probes(settings: Settings) -> bool:
+    wanted = chosen(settings)
+    return any(c.family == PROBED and wanted.includes(c.code) for c in registry().checks)
 
 
 def report(request: Request, settings: Settings, began: float, found: Judged, started: str) -> Report:

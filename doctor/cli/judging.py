@@ -55,6 +55,8 @@ class Work:
     """Hears what is waited for."""
     quiet: bool = False
     """Nobody is shown what is waited for."""
+    also: tuple[type[object], ...] = ()
+    """Facts that are wanted beside those of the checks."""
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ class _Judge(threading.Thread):
         self.job = Job(work.checks, work.launch, work.gathered)
         self.checks = tuple(c for c in work.checks if not is_jobwide(c))
         asked = (k for c in self.checks for k in (*c.needs, *c.uses))
-        self._kinds = (*dict.fromkeys((*asked, *self.job.kinds, Identity)),)
+        self._kinds = (*dict.fromkeys((*asked, *self.job.kinds, *self._work.also, Identity)),)
         self.lock = threading.Lock()
         self.stopped = False
         self.state = Judgement(Merger(node_scoped(self.checks)), self.job)

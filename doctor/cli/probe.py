@@ -6,12 +6,14 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import click
 
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.join_options import joining, joining_options, place
-from fsdp_doctor.cli.probe_findings import cpu_ranks, deliver, judged, shown, visible
+from fsdp_doctor.cli.probe_findings import Judged, cpu_ranks, deliver, judged, shown, visible
+from fsdp_doctor.cli.probe_job import job_options, memory_of
 from fsdp_doctor.cli.probe_rank import as_rank
 from fsdp_doctor.cli.probe_wish import Wish, wish_of
 from fsdp_doctor.cli.reporting import now
@@ -20,19 +22,17 @@ from fsdp_doctor.cli.version import tool
 from fsdp_doctor.engine.options import Profile
 from fsdp_doctor.facts.collect import collect
 from fsdp_doctor.facts.source import Source
-from fsdp_doctor.findings import Report, Result, Status
+from fsdp_doctor.findings import Report, Status
+from fsdp_doctor.probe.forecast import Job
 from fsdp_doctor.probe.free_gpus import in_use
 from fsdp_doctor.probe.launch import ProbeError, Request
 from fsdp_doctor.probe.node_links import node_links
 from fsdp_doctor.probe.planning import DEFAULT_OPS, GLOO, NCCL
-from fsdp_doctor.probe.report_data import data
 from fsdp_doctor.probe.session import run, turned
-from fsdp_doctor.probe.verdicts import conclude
 from fsdp_doctor.ranks.context import Context
-from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.gpu import Driver, Gpu, Gpus
-from fsdp_doctor.subjects.probe import OPS, ProbeResult
+from fsdp_doctor.subjects.probe import OPS
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity
 
@@ -72,6 +72,7 @@ class Impossible(Exception):
     help="quick: seconds, few sizes; standard; deep: more sizes. [default: standard]",
 )
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
+@job_options
 @joining_options
 @click.option("--force", is_flag=True, help="Also on GPUs that another process uses, or that ranks share.")
 def command(settings: Settings, **own: object) -> int:
@@ -79,7 +80,8 @@ def command(settings: Settings, **own: object) -> int:
 
     Ranks are started here with torch elastic; under torchrun, srun or mpirun the ranks of that job measure
     together, over all of its nodes. Data are checked, and a rank, link or node that is slower than its
-    peers is named by its own work, its own pauses and transfers between pairs.
+    peers is named by its own work, its own pauses and transfers between pairs. With --units and --tokens it
+    says what the measured fabric means for a training step: communication hidden or exposed, and the time.
     """
     began = click.get_current_context().obj
     assert isinstance(began, float)
@@ -87,34 +89,33 @@ def command(settings: Settings, **own: object) -> int:
     where = place(asked, launched=False)
     if isinstance(where, Context) and where.world_size > 1:
         return as_rank(where, asked, wish, settings, began)
-    report, result, fabric = _report(wish, settings, began)
-    return deliver(report, result, fabric, settings)
+    report, found = _report(wish, settings, began)
+    return deliver(report, found, settings)
 
 
-def _report(wish: Wish, settings: Settings, began: float) -> tuple[Report, ProbeResult | None, Fabric]:
+def _report(wish: Wish, settings: Settings, began: float) -> tuple[Report, Judged | None]:
     started = now()
-    results: tuple[Result, ...] = ()
-    told: dict[str, object] = {}
     unjudged: list[str] = []
     notes: list[str] = []
-    result, fabric = None, Fabric()
+    found = None
     with closing(ask_machine((Driver, Gpus), FACTS_SECONDS)) as source:
         facts = collect(source, (Driver, Gpus, Rdma, Identity))
         try:
             request = _request(wish, settings, facts, notes, began)
             with shown() as show:
-                result, results = _measured(request, source, settings, show)
-            fabric = conclude(result)
-            told = data(result, fabric)
+                found = _measured(request, source, settings, show, wish.job, memory_of(facts))
         except (Impossible, ProbeError) as error:
             unjudged.append(str(error))
-    if result is not None and result.deadline_passed:
-        unjudged.append("the deadline came before the probe was through; give more --deadline")
-    notes += [f"left out: {s}" for s in result.skipped] if result is not None else []
+    if found is not None:
+        unjudged += found.unjudged
+        notes += [f"left out: {s}" for s in found.result.skipped]
+        if found.result.deadline_passed:
+            unjudged.append("the deadline came before the probe was through; give more --deadline")
+    told = found.data if found is not None else {}
     return (
         Report(
             command="probe",
-            results=results,
+            results=found.results if found is not None else (),
             tool=tool(),
             started=started,
             seconds=time.monotonic() - began,
@@ -122,25 +123,28 @@ def _report(wish: Wish, settings: Settings, began: float) -> tuple[Report, Probe
             unjudged=tuple(unjudged),
             strict=settings.strict,
         ),
-        result,
-        fabric,
+        found,
     )
 
 
 def _measured(
-    request: Request, source: Source, settings: Settings, show: Callable[[str], None]
-) -> tuple[ProbeResult, tuple[Result, ...]]:
+    request: Request,
+    source: Source,
+    settings: Settings,
+    show: Callable[[str], None],
+    job: Job | None,
+    memory: int | None,
+) -> Judged:
     """The probe and its findings; on several GPUs also the data with the GPUs in another order."""
-    from dataclasses import replace
-
     request = replace(request, progress=show)
     result = run(request, source)
-    results = judged(result, settings)
-    sound = not any(r.status is Status.FAIL for r in results) and not result.deadline_passed
+    found = judged(result, settings, job, memory)
+    sound = not any(r.status is Status.FAIL for r in found.results) and not result.deadline_passed
     if sound and request.plan.backend == NCCL and request.ranks > 1 and _distinct(request):
-        other = run(turned(request), source)
-        results += tuple(r for r in judged(other, settings) if r.row == "wrong" and r.status is Status.FAIL)
-    return result, results
+        other = judged(run(turned(request), source), settings).results
+        wrong = tuple(r for r in other if r.row == "wrong" and r.status is Status.FAIL)
+        return replace(found, results=(*found.results, *wrong))
+    return found
 
 
 def _distinct(request: Request) -> bool:

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from fsdp_doctor.cli.common import Settings
@@ -20,6 +21,9 @@ from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.spec import CheckSpec
 from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.probe.forecast import Job, forecast
+from fsdp_doctor.probe.report_data import data
+from fsdp_doctor.probe.report_step import step_data
 from fsdp_doctor.probe.verdicts import conclude
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fabric import Fabric
@@ -27,9 +31,12 @@ from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.gpu import Gpu, Gpus
 from fsdp_doctor.subjects.probe import ProbeResult
 from fsdp_doctor.subjects.scheduler import Identity
+from fsdp_doctor.subjects.step import StepForecast
 
 FAMILY = "PRB"
 FEW_CORES, CPU_RANKS = 4, 4
+Step = StepForecast | Unknown
+NO_JOB = Unknown("no step was forecast: no job was described", "give --units and --tokens", absent=True)
 
 
 def selected(settings: Settings) -> tuple[CheckSpec, ...]:
@@ -45,12 +52,37 @@ def findings(facts: Facts, settings: Settings) -> tuple[Result, ...]:
     return suppress(results, known_suppressions(settings), today)
 
 
-def judged(result: ProbeResult, settings: Settings) -> tuple[Result, ...]:
-    """What the selected checks say of a probe."""
-    return findings(facts_of(result, conclude(result)), settings)
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A probe with all that is concluded from it."""
+
+    result: ProbeResult
+    fabric: Fabric
+    step: Step
+    results: tuple[Result, ...]
+    data: dict[str, object]
+    """The figures as JSON values."""
+    unjudged: tuple[str, ...] = ()
+    """What was asked for by name and is not known."""
 
 
-def facts_of(result: ProbeResult | Unknown, fabric: Fabric | None = None) -> Facts:
+def judged(
+    result: ProbeResult, settings: Settings, job: Job | None = None, memory: int | None = None
+) -> Judged:
+    """What the selected checks say of a probe, and of the step of a job; `memory`: bytes of one GPU."""
+    fabric = conclude(result)
+    step: Step = NO_JOB
+    told: dict[str, object] = {}
+    unjudged: tuple[str, ...] = ()
+    if job is not None:
+        step = forecast(job, result, fabric, memory)
+        told = {"step": None if isinstance(step, Unknown) else step_data(step, job)}
+        unjudged = (f"--units: {step.reason}",) if isinstance(step, Unknown) else ()
+    results = findings(facts_of(result, fabric, step), settings)
+    return Judged(result, fabric, step, results, {**data(result, fabric), **told}, unjudged)
+
+
+def facts_of(result: ProbeResult | Unknown, fabric: Fabric | None = None, step: Step = NO_JOB) -> Facts:
     """What the probe's checks are given."""
     known = "the probe"
     if isinstance(result, Unknown) or fabric is None:
@@ -60,14 +92,16 @@ def facts_of(result: ProbeResult | Unknown, fabric: Fabric | None = None) -> Fac
     else:
         measured, concluded = Known(result, known), Known(fabric, known)
     host = Known(Identity(socket.gethostname(), None, None), known)
-    return Facts({ProbeResult: measured, Fabric: concluded, Identity: host})
+    told = step if isinstance(step, Unknown) else Known(step, known)
+    return Facts({ProbeResult: measured, Fabric: concluded, StepForecast: told, Identity: host})
 
 
-def deliver(report: Report, result: ProbeResult | None, fabric: Fabric, settings: Settings) -> int:
+def deliver(report: Report, found: Judged | None, settings: Settings) -> int:
     """Write figures and findings, and return the exit status."""
     text = rendered(report, settings)
-    if settings.format == "text" and result is not None:
-        text = figures_text(result, fabric, settings.style()) + text
+    if settings.format == "text" and found is not None:
+        step = found.step if isinstance(found.step, StepForecast) else None
+        text = figures_text(found.result, found.fabric, settings.style(), step) + text
     settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
     return report.exit_code
 

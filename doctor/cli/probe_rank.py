@@ -11,6 +11,7 @@ from fsdp_doctor.cli.common import Settings
 from fsdp_doctor.cli.join_options import Joining
 from fsdp_doctor.cli.output import CannotAnswer, complain
 from fsdp_doctor.cli.probe_findings import deliver, judged, shown, visible
+from fsdp_doctor.cli.probe_job import memory_of
 from fsdp_doctor.cli.probe_join import Call, Leading, follow
 from fsdp_doctor.cli.probe_wish import Wish
 from fsdp_doctor.cli.reporting import now
@@ -24,8 +25,6 @@ from fsdp_doctor.probe.launch import ProbeError
 from fsdp_doctor.probe.member import About
 from fsdp_doctor.probe.node_links import node_links
 from fsdp_doctor.probe.planning import GLOO, NCCL
-from fsdp_doctor.probe.report_data import data
-from fsdp_doctor.probe.verdicts import conclude
 from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.subjects.gpu import Driver, Gpus
@@ -64,7 +63,7 @@ def as_rank(where: Context, asked: Joining, wish: Wish, settings: Settings, bega
             if problem:
                 complain(f"fsdp-doctor: rank {where.rank}: {problem}")
             return code
-        return _lead(where, key, own, call, source, wish, settings, started, began)
+        return _lead(where, key, own, call, source, wish, settings, started, began, memory_of(facts))
 
 
 def _lead(
@@ -77,6 +76,7 @@ def _lead(
     settings: Settings,
     started: str,
     began: float,
+    memory: int | None,
 ) -> int:
     try:
         leading = Leading(where, key, own, call)
@@ -93,18 +93,19 @@ def _lead(
             result = leading.absent(planned, there)
         else:
             result = leading.measure(planned, there, source)
-        fabric = conclude(result)
-        unjudged = ["the deadline came before the probe was through"] if result.deadline_passed else []
+        found = judged(result, settings, wish.job, memory)
+        unjudged = list(found.unjudged)
+        if result.deadline_passed:
+            unjudged.append("the deadline came before the probe was through")
         told: dict[str, object] = {
             "target": _target(where.world_size, len({a.host for a in there.values()})),
             "profile": wish.profile.value,
             "notes": [*notes, *(f"left out: {s}" for s in result.skipped)],
-            **data(result, fabric),
+            **found.data,
         }
-        results = judged(result, settings)
         report = Report(
             command="probe",
-            results=results,
+            results=found.results,
             tool=tool(),
             started=started,
             seconds=time.monotonic() - began,
@@ -112,7 +113,7 @@ def _lead(
             unjudged=tuple(unjudged),
             strict=settings.strict,
         )
-        code = deliver(report, result, fabric, settings)
+        code = deliver(report, found, settings)
     finally:
         leading.close(code)
     return code

@@ -9,14 +9,15 @@ from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.fabric import Fabric, Figure
 from fsdp_doctor.subjects.probe import WORLD, ProbeResult
+from fsdp_doctor.subjects.step import StepForecast
 
 ROWS = 24
 """Sizes that are listed; the largest of each operation come first where there are more."""
 HEAD = ("operation", "size", "min", "median", "p99", "algbw GB/s", "busbw GB/s", "data")
 
 
-def render(result: ProbeResult, fabric: Fabric, style: Style) -> str:
-    """The table and a summary."""
+def render(result: ProbeResult, fabric: Fabric, style: Style, step: StepForecast | None = None) -> str:
+    """The table, a summary, and the forecast of a job's step."""
     page = Page(style)
     versions = [f"torch {result.torch}" if result.torch else "", f"NCCL {result.nccl}" if result.nccl else ""]
     ranks = f"{result.world_size} rank{'s' if result.world_size > 1 else ''}"
@@ -33,7 +34,32 @@ def render(result: ProbeResult, fabric: Fabric, style: Style) -> str:
     if fabric.started:
         page.paragraph([(", ".join(fabric.started), "")], first="  ", hang=4)
     page.blank()
+    if step is not None:
+        _step(page, step)
+        page.blank()
     return page.text()
+
+
+def _step(page: Page, step: StepForecast) -> None:
+    carried = f", carried over from {step.measured_ranks}" if step.world_size != step.measured_ranks else ""
+    nodes = f" on {step.nodes} nodes" if step.nodes > 1 else ""
+    page.paragraph([(f"a training step on {step.world_size} ranks{nodes}{carried}", "bold")])
+    for line in step.lines:
+        page.paragraph([(line, "")], first="  ", hang=4)
+    if step.hybrid is not None:
+        page.paragraph(
+            [
+                (
+                    f"FULL_SHARD {step.full.tokens_per_second:.0f}, HYBRID_SHARD "
+                    f"{step.hybrid.tokens_per_second:.0f} tokens/s per GPU (±{step.band:.0%})",
+                    "",
+                )
+            ],
+            first="  ",
+            hang=4,
+        )
+    for line in (f"{step.strategy}: {step.reason}", f"fabric: {step.fabric}", *step.assumptions):
+        page.paragraph([(line, "")], first="  ", hang=4)
 
 
 def _chosen(figures: Sequence[Figure]) -> list[Figure]:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import click
 
 from fsdp_doctor.cli.common import Settings
+from fsdp_doctor.cli.probe_job import job_of
 from fsdp_doctor.cli.sources import interpreter
 from fsdp_doctor.engine.options import Profile
-from fsdp_doctor.probe.planning import DEFAULT_OPS, NCCL, Effort, SizeError, parse_sizes, plan
+from fsdp_doctor.probe.forecast import DTYPE_BYTES, Job
+from fsdp_doctor.probe.planning import DEFAULT_OPS, GLOO, NCCL, Effort, SizeError, parse_sizes, plan
 from fsdp_doctor.subjects.probe import OPS, ProbePlan
 
+LARGEST_UNIT = {NCCL: 2 << 30, GLOO: 16 << 20}
+"""Bytes of units that are measured as they are; larger ones move at the rate of the largest size."""
 DEEP_CPU, DEEP_GPU = "64K:64M", "64K:1G"
 
 
@@ -29,6 +33,8 @@ class Wish:
     profile: Profile
     python: str
     force: bool
+    job: Job | None = None
+    """A job whose step is forecast; the sizes of its units are measured too."""
 
     def plan(self, backend: str, ranks: int, seconds: float | None) -> ProbePlan:
         """The plan for so many ranks; `seconds` bounds the whole."""
@@ -38,7 +44,7 @@ class Wish:
             Effort.SHORT if self.profile is Profile.QUICK else Effort.FULL,
             ops=self.ops,
             sweep=self.sizes or _deep(self.profile, backend),
-            units=self.units,
+            units=(*self.units, *_units(self.job, backend)),
             pairs=self.pairs,
             seconds=seconds,
         )
@@ -58,7 +64,17 @@ def wish_of(settings: Settings, own: dict[str, object]) -> Wish:
         profile=profile,
         python=interpreter(python) if isinstance(python, str) else sys.executable,
         force=bool(own["force"]),
+        job=job_of(own),
     )
+
+
+def _units(job: Job | None, backend: str) -> tuple[int, ...]:
+    """Bytes of a job's units to measure: the smallest, and the largest of which many move in a second."""
+    if job is None:
+        return ()
+    width = DTYPE_BYTES[job.param_dtype]
+    fitting = sorted({int(u * width) for u in job.units if u * width <= LARGEST_UNIT[backend]} - {0})
+    return (fitting[0], fitting[-1]) if fitting else ()
 
 
 def _ops(text: object) -> tuple[str, ...]:

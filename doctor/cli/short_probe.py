@@ -9,16 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from fsdp_doctor.cli.common import Settings
-from fsdp_doctor.cli.probe_findings import cpu_ranks, facts_of, findings, selected, visible
+from fsdp_doctor.cli.probe_findings import NO_JOB, cpu_ranks, facts_of, findings, judged, selected, visible
+from fsdp_doctor.cli.probe_job import memory_of
 from fsdp_doctor.cli.sources import ask_machine
 from fsdp_doctor.findings import Result
+from fsdp_doctor.probe.forecast import Job
 from fsdp_doctor.probe.free_gpus import in_use
 from fsdp_doctor.probe.launch import ProbeError, Request
 from fsdp_doctor.probe.node_links import node_links
 from fsdp_doctor.probe.planning import GLOO, NCCL, Effort, plan
-from fsdp_doctor.probe.report_data import data
 from fsdp_doctor.probe.session import run
-from fsdp_doctor.probe.verdicts import conclude
 from fsdp_doctor.subjects.fact import Facts, Unknown
 from fsdp_doctor.subjects.gpu import Gpus
 from fsdp_doctor.subjects.stack import Torch
@@ -31,29 +31,45 @@ ENABLE = "run `fsdp-doctor probe`"
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Results of the probe's checks, and the probe's figures where it was run."""
+    """Results of the probe's checks, the probe's figures where it was run, and what is not known of a job."""
 
     results: tuple[Result, ...] = ()
     data: dict[str, object] | None = None
+    unjudged: tuple[str, ...] = ()
 
 
 def short_probe(
-    settings: Settings, facts: Facts | None, nproc: int | None, python: str | None, until: float, force: bool
+    settings: Settings,
+    facts: Facts | None,
+    nproc: int | None,
+    python: str | None,
+    until: float,
+    force: bool,
+    job: Job | None = None,
 ) -> Probed:
-    """Measure until `until` (monotonic) at most, or say in every result why not; empty where not selected."""
+    """Measure until `until` (monotonic) at most, or say in every result why not; empty where not selected.
+
+    A `job` has its step forecast from the figures.
+    """
     if not selected(settings):
         return Probed()
     known = facts or Facts({})
     request = _request(known, nproc, python, until, force)
     if isinstance(request, Unknown):
-        return Probed(findings(facts_of(request), settings))
+        return _not_probed(request, settings, job)
     try:
         with closing(ask_machine((), ENDING_SECONDS)) as source:
             result = run(request, source)
     except ProbeError as error:
-        return Probed(findings(facts_of(Unknown(str(error), ENABLE)), settings))
-    fabric = conclude(result)
-    return Probed(findings(facts_of(result, fabric), settings), data(result, fabric))
+        return _not_probed(Unknown(str(error), ENABLE), settings, job)
+    found = judged(result, settings, job, memory_of(facts))
+    return Probed(found.results, found.data, found.unjudged)
+
+
+def _not_probed(why: Unknown, settings: Settings, job: Job | None) -> Probed:
+    step = NO_JOB if job is None else why
+    unjudged = () if job is None else (f"--units: {why.reason}",)
+    return Probed(findings(facts_of(why, step=step), settings), unjudged=unjudged)
 
 
 def _request(

@@ -19,6 +19,7 @@ from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.network import Network
+from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.subjects.storage import Storage
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 NVML_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus))
 STACK_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus, Stack, Torch))
+PROBE_FACTS: tuple[type[object], ...] = (Driver, Gpus, Rdma, Torch)
+"""What a probe of this machine is planned by."""
 SYSTEM_FACTS: frozenset[type[object]] = frozenset((Host, KernelLog, Network, Storage))
 SYSTEMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Windows"}
 

@@ -20,6 +20,7 @@ from fsdp_doctor.subjects.probe import ProbeResult
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity, Scheduler
 from fsdp_doctor.subjects.stack import Stack, Torch
+from fsdp_doctor.subjects.step import StepForecast
 from fsdp_doctor.subjects.storage import Storage
 
 Fact = Known[object] | Unknown
@@ -43,6 +44,7 @@ PROVIDERS: Mapping[type[object], tuple[str, str]] = {
 MEASURED: Mapping[type[object], tuple[str, str]] = {
     ProbeResult: ("no probe was run", "run `fsdp-doctor probe`"),
     Fabric: ("no probe was run", "run `fsdp-doctor probe`"),
+    StepForecast: ("no step was forecast: no job was described", "give --units and --tokens"),
     Incident: ("no logs were given", "run `fsdp-doctor diagnose`"),
     Diagnosis: ("no logs were given", "run `fsdp-doctor diagnose`"),
 }

@@ -67,7 +67,7 @@ def _reach(result: ProbeResult, hosts: int) -> tuple[Reach | None, str]:
             if known
             else (None, "the rate of the GPUs' links is not known")
         )
-    outer = [_between(n, hosts) for n in result.links]
+    outer = [between_nodes(n, hosts) for n in result.links]
     known = [r for r in (*inner, *outer) if r is not None]
     if any(r is None for r in outer):
         return None, "the rate of the nodes' adapters is not known"
@@ -96,7 +96,8 @@ def _inside(links: NodeLinks, gpus: int) -> Reach | None:
     return Reach(low, high, f"PCIe {links.pcie_gbps:.0f} GB/s {way}", PCIE_BEND, firm=False)
 
 
-def _between(links: NodeLinks, nodes: int) -> Reach | None:
+def between_nodes(links: NodeLinks, nodes: int) -> Reach | None:
+    """What a ring over so many nodes reaches by their adapters; None where these are not known."""
     if not links.nic_gbps:
         return None
     rdma = (links.nic_kind or "").lower() in RDMA_KINDS

@@ -7,15 +7,14 @@ all-reduce between replicas. Unit i is gathered while unit i-1 computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 BAND = 0.10
 """Relative error seen on a platform whose efficiency was calibrated on a run of the same model size."""
 WIDE_BAND = 0.20
 """The same across model sizes: larger matrices are multiplied more efficiently."""
-MFU_GOOD, MFU_NORMAL, MFU_LOW = 0.45, 0.35, 0.15
 
 
 class Timed(Protocol):
@@ -192,112 +191,3 @@ def hide_tokens(inputs: StepInputs, all_gather_gbps: float, reduce_scatter_gbps:
     scatter = inputs.reduce_bytes / (reduce_scatter_gbps * 1e9)
     again = gather if inputs.reshard else 0.0
     return Hide(gather * rate, (again + scatter) * rate / (2 + inputs.recompute))
-
-
-def calibrated(inputs: StepInputs, transfers: Transfers, tokens_per_second: float) -> StepInputs:
-    """The inputs with the efficiency at which the prediction meets a measured run."""
-
-    def rate(efficiency: float) -> float:
-        return predict(replace(inputs, efficiency=efficiency), transfers).tokens_per_second
-
-    return replace(inputs, efficiency=_solve(rate, tokens_per_second, 1e-3, 1.0))
-
-
-def implied_busbw(
-    inputs: StepInputs, transfers: Callable[[float], Transfers], tokens_per_second: float
-) -> float:
-    """GB/s at which the prediction meets a measured run: what the fabric must have delivered."""
-
-    def rate(gbps: float) -> float:
-        return predict(inputs, transfers(gbps)).tokens_per_second
-
-    return _solve(rate, tokens_per_second, 1e-3, 1e4)
-
-
-def _solve(rising: Callable[[float], float], goal: float, low: float, high: float) -> float:
-    """Where a rising function reaches `goal`, within the bounds, halving them geometrically."""
-    for _ in range(80):
-        middle = (low * high) ** 0.5
-        if rising(middle) < goal:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """FULL_SHARD over all ranks against HYBRID_SHARD within nodes."""
-
-    full: Step
-    hybrid: Step | None
-    """None where the model's state does not fit into one node's GPUs."""
-    strategy: str
-    reason: str
-
-
-def choose(
-    inputs: StepInputs,
-    full: Transfers,
-    hybrid: Transfers,
-    nodes: int,
-    state_bytes: float,
-    memory_bytes: float,
-) -> Choice:
-    """Which sharding is faster. `inputs` describe the full one; `state_bytes` are parameters, gradients and
-    optimizer of the model, `memory_bytes` what one GPU has for them.
-    """
-    whole = predict(inputs, full)
-    per_node = max(inputs.shard_size // max(nodes, 1), 1)
-    if nodes < 2:
-        return Choice(whole, None, "FULL_SHARD", "one node")
-    if state_bytes / per_node > memory_bytes:
-        need, room = state_bytes / per_node / 2**30, memory_bytes / 2**30
-        return Choice(
-            whole,
-            None,
-            "FULL_SHARD",
-            f"a node's shard of {need:.0f} GiB per GPU does not fit into {room:.0f} GiB",
-        )
-    inside = predict(replace(inputs, shard_size=per_node, replicas=nodes), hybrid)
-    gain = inside.tokens_per_second / whole.tokens_per_second - 1
-    if gain > BAND:
-        return Choice(whole, inside, "HYBRID_SHARD", f"{gain:+.0%}: the gathers stay inside the node")
-    return Choice(
-        whole, inside, "FULL_SHARD", f"HYBRID_SHARD would give {gain:+.0%}, within the model's error"
-    )
-
-
-def summary(inputs: StepInputs, step: Step, hide: Hide, *, band: float = WIDE_BAND) -> tuple[str, ...]:
-    """The prediction in lines: the step, where it goes, when communication hides, and all inputs."""
-    share = {
-        "compute": step.compute,
-        "exposed communication": step.exposed,
-        "optimizer": step.optimizer,
-        "data": step.data,
-    }
-    parts = ", ".join(f"{k} {v:.3g} s ({v / step.seconds:.0%})" for k, v in share.items() if v > 0)
-    low, high = step.seconds * (1 - band), step.seconds * (1 + band)
-    met = "hidden" if inputs.tokens >= hide.both else "not hidden"
-    return (
-        f"step {step.seconds:.3g} s (±{band:.0%}: {low:.3g} to {high:.3g}), "
-        f"{step.tokens_per_second:.0f} tokens/s per GPU, MFU {step.mfu:.0%} ({mfu_words(step.mfu)})",
-        parts,
-        f"communication hides from {hide.forward:.0f} tokens per GPU in forward and {hide.backward:.0f} in "
-        f"backward; at {inputs.tokens:.0f} it is {met} ({step.hidden:.3g} s behind compute)",
-        f"inputs: {len(inputs.units)} units, {inputs.parameters / 1e9:.3g}B parameters, "
-        f"{inputs.tokens:.0f} tokens per GPU and microstep x {inputs.microsteps}, "
-        f"{inputs.peak_flops / 1e12:.0f} TFLOP/s x {inputs.efficiency:.2f}, "
-        f"shard over {inputs.shard_size} ranks x {inputs.replicas}, "
-        f"{inputs.param_bytes:g} bytes per parameter, {inputs.reduce_bytes:g} per gradient, "
-        f"recompute {inputs.recompute:g}, reshard after forward {'yes' if inputs.reshard else 'no'}",
-    )
-
-
-def mfu_words(mfu: float) -> str:
-    """How a utilisation compares with published runs."""
-    if mfu >= MFU_GOOD:
-        return "good"
-    if mfu >= MFU_NORMAL:
-        return "normal on H100"
-    return "look for exposed communication" if mfu >= MFU_LOW else "something is broken"

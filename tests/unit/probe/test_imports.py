@@ -28,7 +28,13 @@ PURE = [
     "peers",
     "records",
     "stats",
+    "forecast",
+    "report_step",
+    "step_choice",
+    "step_fabric",
+    "step_inverse",
     "step_model",
+    "step_words",
     "tournament",
     "verdicts",
 ]

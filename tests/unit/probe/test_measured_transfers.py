@@ -7,7 +7,8 @@ import pytest
 from fixtures.probes import Bench
 from fsdp_doctor.probe.figures import figures
 from fsdp_doctor.probe.measured_transfers import full_shard, hybrid_shard
-from fsdp_doctor.probe.step_model import StepInputs, choose
+from fsdp_doctor.probe.step_choice import choose
+from fsdp_doctor.probe.step_model import StepInputs
 
 MODEL = StepInputs((8e9 / 32,) * 32, 4096, 989e12, 0.45, 16)
 

@@ -9,17 +9,10 @@ import pytest
 from fixtures.probes import Bench
 from fsdp_doctor.probe.curve import Line
 from fsdp_doctor.probe.figures import curves, figures
-from fsdp_doctor.probe.step_model import (
-    StepInputs,
-    Transfers,
-    calibrated,
-    choose,
-    hide_tokens,
-    implied_busbw,
-    mfu_words,
-    predict,
-    summary,
-)
+from fsdp_doctor.probe.step_choice import choose
+from fsdp_doctor.probe.step_inverse import calibrated, implied_busbw
+from fsdp_doctor.probe.step_model import StepInputs, Transfers, hide_tokens, predict
+from fsdp_doctor.probe.step_words import mfu_words, summary
 
 H100, A100, B200 = 989e12, 312e12, 2250e12
 
