@@ -87,15 +87,24 @@ def evidence(texts: Iterable[str]) -> tuple[Evidence, ...]:
     return tuple(Evidence("probe", t) for t in texts)
 
 
-def unexamined(probe: ProbeResult, fabric: Fabric, kinds: Sequence[str], what: str) -> Finding | None:
-    """A skip where the measurements could have named none of these kinds of culprit."""
+def unnamed(probe: ProbeResult, fabric: Fabric, kinds: Sequence[str], what: str, even: Finding) -> Finding:
+    """Where nobody is named: `even`, or a skip where not all ranks were measured for any of these kinds."""
     if set(kinds) & set(fabric.examined):
-        return None
+        return even
     if probe.world_size < 2:
         return skip("one rank: nobody to compare it with")
-    if fabric.failures:
-        return skip(f"{what}: not measured, the probe did not run through", enable=RERUN)
+    if fabric.finished < probe.world_size:
+        return skip(f"{what}: not all measured, {unfinished(probe, fabric)}", enable=RERUN)
+    if set(kinds) & set(fabric.unfinished):
+        return skip(f"{what}: only a part was measured in the time", enable="give more --deadline")
     return skip(f"too few ranks to compare {what}", enable="run the probe with more ranks, and with pairs")
+
+
+def unfinished(probe: ProbeResult, fabric: Fabric) -> str:
+    """Why ranks did not run through, in a few words."""
+    causes = ", ".join(f"{rank_words(f.ranks)}: {f.kind}" for f in fabric.failures[:2])
+    ran = f"{fabric.finished} of {probe.world_size} ranks ran through the probe"
+    return f"{ran} ({causes})" if causes else ran
 
 
 def early(stage: str) -> bool:

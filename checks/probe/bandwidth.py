@@ -14,12 +14,18 @@ from fsdp_doctor.subjects.probe import ALL_REDUCE, WORLD, ProbeResult
 from fsdp_doctor.tables.probe_thresholds import ABSOLUTE_FAIL, ABSOLUTE_FROM, ABSOLUTE_PASS
 
 
-def _reached(fabric: Fabric) -> str:
+def _largest(fabric: Fabric) -> dict[str, Figure]:
+    """Operation -> its largest measurement that is large enough for an absolute verdict."""
     best: dict[str, Figure] = {}
     for f in fabric.figures:
         large = f.group == WORLD and f.bytes >= ABSOLUTE_FROM
         if large and (f.op not in best or (f.bytes, f.busbw) > (best[f.op].bytes, best[f.op].busbw)):
             best[f.op] = f
+    return best
+
+
+def _reached(fabric: Fabric) -> str:
+    best = _largest(fabric)
     expected = {e.op: e for e in fabric.expectations}
     return ", ".join(
         f"{op} {size_words(f.bytes)} {f.busbw:.0f} GB/s busbw (expected {expected[op].low_at(f.bytes):.0f} "
@@ -49,8 +55,11 @@ def below_expected(facts: Facts, options: Options) -> Iterator[Finding]:
     if short:
         yield _shortfall(probe, fabric, short)
     elif not fabric.shortfalls:
-        reached = _reached(fabric)
-        yield ok(reached) if reached else skip("no large collective was measured", enable=RERUN)
+        absent = [e.op for e in fabric.expectations if e.op not in _largest(fabric)]
+        if absent:
+            yield skip(f"no large {', '.join(absent)} was measured", enable=RERUN)
+        else:
+            yield ok(_reached(fabric))
     else:
         yield ok("what is below is so far below that its path is wrong, which another check reports")
 
@@ -107,7 +116,8 @@ def wrong_path(facts: Facts, options: Options) -> Iterator[Finding]:
     if used is not None and (used.network or used.channels):
         yield ok(f"NCCL uses {', '.join((*used.channels, *((used.network,) if used.network else ())))}")
     elif fabric.expectations and not fabric.unexpected:
-        yield ok(_reached(fabric) or "no collective is far below what the links allow")
+        reached = _reached(fabric)
+        yield ok(reached) if reached else skip("no large collective was measured", enable=RERUN)
     else:
         reason = fabric.unexpected or "nothing was expected"
         yield skip(f"the transport is not known: the backend was not asked, and {reason}", enable=RERUN)

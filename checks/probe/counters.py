@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.probe._common import FACTS, evidence, subject, who
+from fsdp_doctor.checks.probe._common import FACTS, RERUN, evidence, subject, who
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, fail, info, ok, skip, warn
@@ -50,8 +50,19 @@ def grown(facts: Facts, options: Options) -> Iterator[Finding]:
         kinds.setdefault((g.meaning, g.plain, _part(g)), []).append(g)
     for (meaning, plain, part), same in kinds.items():
         yield _finding(probe, meaning, plain, part, same)
-    if not kinds:
+    if kinds:
+        return
+    unread = _unread(probe)
+    if unread or not probe.ranks:
+        yield skip(f"no counter of {', '.join(unread[:4])} was read before and after", enable=RERUN)
+    else:
         yield ok(f"{fabric.counted} counters, no error counter grew")
+
+
+def _unread(probe: ProbeResult) -> list[str]:
+    """Hosts of which no rank has a counter both before and after."""
+    read = {r.host for r in probe.ranks if r.counters_before.keys() & r.counters_after.keys()}
+    return sorted({r.host for r in probe.ranks} - read)
 
 
 def _part(g: Grown) -> str:

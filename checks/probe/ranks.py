@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.probe._common import FACTS, early, evidence, measurement, rank_words, subject, who
+from fsdp_doctor.checks.probe._common import (
+    FACTS,
+    RERUN,
+    early,
+    evidence,
+    measurement,
+    rank_words,
+    subject,
+    unfinished,
+    who,
+)
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
-from fsdp_doctor.findings import Finding, Fix, Row, fail, ok
+from fsdp_doctor.findings import Finding, Fix, Row, fail, ok, skip
 from fsdp_doctor.subjects.fabric import DIED, DUPLICATE_GPU, HUNG, MISSING, Fabric, Failure
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.probe import ProbeResult
@@ -18,6 +28,9 @@ def _of(fabric: Fabric, kind: str) -> tuple[Failure, ...]:
 
 
 def _ran(probe: ProbeResult, fabric: Fabric, none: str) -> Finding:
+    """A pass where every rank ran through; where one did not, others may hide behind its end."""
+    if not probe.world_size or fabric.finished < probe.world_size:
+        return skip(f"not known: {unfinished(probe, fabric)}", enable=RERUN)
     return ok(f"{none}; {fabric.finished} of {probe.world_size} ranks ran through the probe")
 
 
@@ -167,5 +180,11 @@ def duplicate_gpu(facts: Facts, options: Options) -> Iterator[Finding]:
             ),
             evidence=evidence(failure.evidence),
         )
-    if not _of(fabric, DUPLICATE_GPU):
+    if _of(fabric, DUPLICATE_GPU):
+        return
+    if probe.device != "cuda":
+        yield skip("the ranks ran on CPU and use no GPU", enable="run the probe on GPUs")
+    elif any(r.gpu_uuid is None for r in probe.ranks) and probe.world_size > 1:
+        yield skip("not every rank could say which GPU it uses")
+    else:
         yield _ran(probe, fabric, "no GPU is used twice")

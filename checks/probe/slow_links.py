@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.probe._common import FACTS, accuse, admin, rank_words, subject, unexamined, who
+from fsdp_doctor.checks.probe._common import FACTS, accuse, admin, rank_words, subject, unnamed, who
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, ok, skip
@@ -47,9 +47,6 @@ def slow_link(facts: Facts, options: Options) -> Iterator[Finding]:
     Sources: C4 (hot cell of the latency matrix); NCCL user guide, troubleshooting.
     """
     probe, fabric = facts[ProbeResult], facts[Fabric]
-    if (reason := unexamined(probe, fabric, (LINK,), "the pairs of three or more ranks")) is not None:
-        yield reason
-        return
     for c in _of(fabric, LINK):
         yield accuse(
             c,
@@ -65,7 +62,13 @@ def slow_link(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks, device=f"link {_direction(c)}"),
         )
     if not _of(fabric, LINK):
-        yield ok("no link stands out" + (f": {fabric.summary[1]}" if len(fabric.summary) > 1 else ""))
+        yield unnamed(
+            probe,
+            fabric,
+            (LINK,),
+            "the pairs of three or more ranks",
+            ok("no link stands out" + (f": {fabric.summary[1]}" if len(fabric.summary) > 1 else "")),
+        )
 
 
 @check("PRB010", Row.SLOW, needs=FACTS, tags=("probe", "node"), cost=Cost.MINUTES)
@@ -84,9 +87,6 @@ def slow_node(facts: Facts, options: Options) -> Iterator[Finding]:
     if _one_node(probe):
         yield skip("one node: no other to compare it with", enable="run the probe over several nodes")
         return
-    if (reason := unexamined(probe, fabric, (NODE,), "nodes")) is not None:
-        yield reason
-        return
     for c in _of(fabric, NODE):
         yield accuse(
             c,
@@ -99,7 +99,13 @@ def slow_node(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks, host=c.host),
         )
     if not _of(fabric, NODE):
-        yield ok(f"{len({r.host for r in probe.ranks})} nodes, none stands out")
+        yield unnamed(
+            probe,
+            fabric,
+            (NODE,),
+            "nodes",
+            ok(f"{len({r.host for r in probe.ranks})} nodes, none stands out"),
+        )
 
 
 @check("PRB011", Row.SLOW, needs=FACTS, tags=("probe", "rail"), cost=Cost.MINUTES)
@@ -117,9 +123,6 @@ def slow_rail(facts: Facts, options: Options) -> Iterator[Finding]:
     if _one_node(probe):
         yield skip("one node: no rails between nodes", enable="run the probe over several nodes")
         return
-    if (reason := unexamined(probe, fabric, (RAIL,), "rails")) is not None:
-        yield reason
-        return
     for c in _of(fabric, RAIL):
         yield accuse(
             c,
@@ -133,7 +136,7 @@ def slow_rail(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks, device=f"rail {c.rail}"),
         )
     if not _of(fabric, RAIL):
-        yield ok("no rail stands out")
+        yield unnamed(probe, fabric, (RAIL,), "rails", ok("no rail stands out"))
 
 
 @check("PRB019", Row.SLOW, needs=FACTS, tags=("probe", "link"), cost=Cost.MINUTES)
@@ -148,10 +151,6 @@ def either_end(facts: Facts, options: Options) -> Iterator[Finding]:
     Sources: Google cluster health scanner (second pass with known-good partners).
     """
     probe, fabric = facts[ProbeResult], facts[Fabric]
-    kinds = ("compute", "late", "transfer", "link", "node", "rail", "copy", EITHER_END)
-    if (reason := unexamined(probe, fabric, kinds, "any rank")) is not None:
-        yield reason
-        return
     for c in _of(fabric, EITHER_END):
         yield accuse(
             c,
@@ -165,6 +164,7 @@ def either_end(facts: Facts, options: Options) -> Iterator[Finding]:
         return
     if fabric.culprits:
         named = "; ".join(f"{c.kind}: {rank_words(c.ranks)}" for c in fabric.culprits[:4])
-        yield ok(f"every outlier could be named ({named})")
+        even = ok(f"every outlier could be named ({named})")
     else:
-        yield ok("no outlier" + (f": {'; '.join(fabric.summary)}" if fabric.summary else ""))
+        even = ok("no outlier" + (f": {'; '.join(fabric.summary)}" if fabric.summary else ""))
+    yield unnamed(probe, fabric, (EITHER_END,), "the pairs of ranks", even)

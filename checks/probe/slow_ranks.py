@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.probe._common import FACTS, accuse, admin, subject, unexamined, who
+from fsdp_doctor.checks.probe._common import FACTS, accuse, admin, subject, unnamed, who
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Finding, Fix, Owner, Risk, Row, ok, skip
@@ -36,9 +36,6 @@ def slow_compute(facts: Facts, options: Options) -> Iterator[Finding]:
         (Falcon, Guard).
     """
     probe, fabric = facts[ProbeResult], facts[Fabric]
-    if (reason := unexamined(probe, fabric, (COMPUTE,), "fixed work")) is not None:
-        yield reason
-        return
     for c in _of(fabric, COMPUTE):
         yield accuse(
             c,
@@ -49,7 +46,7 @@ def slow_compute(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks),
         )
     if not _of(fabric, COMPUTE):
-        yield _even(fabric, "own work")
+        yield unnamed(probe, fabric, (COMPUTE,), "fixed work", _even(fabric, "own work"))
 
 
 def _compute_fix(probe: ProbeResult) -> Fix:
@@ -78,9 +75,6 @@ def late_rank(facts: Facts, options: Options) -> Iterator[Finding]:
     Sources: Holistic Trace Analysis documentation; pytorch#71303.
     """
     probe, fabric = facts[ProbeResult], facts[Fabric]
-    if (reason := unexamined(probe, fabric, (LATE,), "the ranks' pauses")) is not None:
-        yield reason
-        return
     for c in _of(fabric, LATE):
         yield accuse(
             c,
@@ -95,7 +89,7 @@ def late_rank(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks),
         )
     if not _of(fabric, LATE):
-        yield _even(fabric, "pause")
+        yield unnamed(probe, fabric, (LATE,), "the ranks' pauses", _even(fabric, "pause"))
 
 
 @check("PRB008", Row.SLOW, needs=FACTS, tags=("probe", "slow-rank", "link"), cost=Cost.MINUTES)
@@ -110,9 +104,6 @@ def slow_transfer(facts: Facts, options: Options) -> Iterator[Finding]:
     Sources: C4 (latency matrix); superbenchmark's pair-wise patterns.
     """
     probe, fabric = facts[ProbeResult], facts[Fabric]
-    if (reason := unexamined(probe, fabric, (TRANSFER,), "the pairs of three or more ranks")) is not None:
-        yield reason
-        return
     for c in _of(fabric, TRANSFER):
         yield accuse(
             c,
@@ -131,7 +122,9 @@ def slow_transfer(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks),
         )
     if not _of(fabric, TRANSFER):
-        yield _even(fabric, "transfer rate")
+        yield unnamed(
+            probe, fabric, (TRANSFER,), "the pairs of three or more ranks", _even(fabric, "transfer rate")
+        )
 
 
 @check("PRB012", Row.SLOW, needs=FACTS, tags=("probe", "slow-rank", "pcie"), cost=Cost.MINUTES)
@@ -149,9 +142,6 @@ def slow_copies(facts: Facts, options: Options) -> Iterator[Finding]:
     if probe.device != "cuda":
         yield skip("the ranks ran on CPU: there are no copies to a GPU", enable="run the probe on GPUs")
         return
-    if (reason := unexamined(probe, fabric, (COPY,), "copies")) is not None:
-        yield reason
-        return
     for c in _of(fabric, COPY):
         way = "to" if c.scope == "h2d" else "from"
         yield accuse(
@@ -167,4 +157,4 @@ def slow_copies(facts: Facts, options: Options) -> Iterator[Finding]:
             subject(probe, c.ranks),
         )
     if not _of(fabric, COPY):
-        yield _even(fabric, "copy rate")
+        yield unnamed(probe, fabric, (COPY,), "copies", _even(fabric, "copy rate"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.probe._common import FACTS, RERUN, rank_words, subject
+from fsdp_doctor.checks.probe._common import FACTS, RERUN, rank_words, subject, unfinished
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Finding, Fix, Row, ok, skip, warn
@@ -51,7 +51,10 @@ def slow_start(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if fabric.starts:
         return
-    if fabric.started:
+    untimed = [r for r in probe.ranks if r.import_seconds is None or r.init_seconds is None]
+    if untimed or len(probe.ranks) < probe.world_size:
+        yield skip(f"starting was not timed on all ranks: {unfinished(probe, fabric)}", enable=RERUN)
+    elif fabric.started:
         yield ok(", ".join(fabric.started))
     else:
         yield skip("starting was not timed", enable=RERUN)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fsdp_doctor.probe.figures import by_collective
 from fsdp_doctor.probe.groups import groups
-from fsdp_doctor.probe.pair_table import pair_kinds
+from fsdp_doctor.probe.pair_table import all_pairs, pair_kinds
 from fsdp_doctor.probe.pairs import pair_culprits
 from fsdp_doctor.probe.peers import (
     BETWEEN,
     against_others,
     decided,
     floors,
+    hosts,
     named,
     nvlinked,
 )
@@ -183,20 +185,30 @@ def _copy_costs(result: ProbeResult, direction: str, run: int) -> dict[int, floa
     return costs
 
 
-def examined(result: ProbeResult, figures: Sequence[Figure]) -> tuple[str, ...]:
-    """Which kinds of culprit the measurements could name."""
-    kinds = []
-    if len(_work(result, 0)) > 1:
-        kinds.append(COMPUTE)
-    if sum(any(_pauses(t.think_seconds) for t in r.collectives) for r in result.ranks) > 1:
-        kinds.append(LATE)
-    if any(len(_copy_costs(result, direction, 0)) > 1 for direction in ("h2d", "d2h")):
-        kinds.append(COPY)
-    kinds += pair_kinds(result)
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which kinds of culprit the measurements could name, and which only among a part of the ranks."""
+
+    whole: tuple[str, ...] = ()
+    part: tuple[str, ...] = ()
+
+
+def examined(result: ProbeResult, figures: Sequence[Figure]) -> Reach:
+    """What was measured on all ranks, and what on some of them; a kind is in one of both or in none."""
+    pausing = sum(any(_pauses(t.think_seconds) for t in r.collectives) for r in result.ranks)
+    copying = min(len(_copy_costs(result, direction, 0)) for direction in ("h2d", "d2h"))
+    whole, part = [], []
+    for kind, count in ((COMPUTE, len(_work(result, 0))), (LATE, pausing), (COPY, copying)):
+        if count > 1:
+            (whole if count == result.world_size else part).append(kind)
+    (whole if all_pairs(result) else part).extend(pair_kinds(result))
+    shared = [h for h, ranks in hosts(result).items() if len(ranks) > 1]
+    expected = {NODE: len(shared), RAIL: max((len(r) for r in hosts(result).values()), default=0)}
     for kind, prefix in ((NODE, "node:"), (RAIL, "rail:")):
-        if kind not in kinds and len({f.group for f in figures if f.group.startswith(prefix)}) > 1:
-            kinds.append(kind)
-    return tuple(kinds)
+        groups = len({f.group for f in figures if f.group.startswith(prefix)})
+        if kind not in whole and groups > 1:
+            (whole if groups >= expected[kind] else part).append(kind)
+    return Reach(tuple(whole), tuple(dict.fromkeys(k for k in part if k not in whole)))
 
 
 def work_words(result: ProbeResult) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fsdp_doctor.probe.peers import BETWEEN, INSIDE, hosts, local_rank, nvlinked
 from fsdp_doctor.probe.stats import finite
+from fsdp_doctor.probe.tournament import tournament
 from fsdp_doctor.subjects.fabric import EITHER_END, LINK, NODE, RAIL, TRANSFER
 from fsdp_doctor.subjects.probe import PairTiming, ProbeResult, RankMeasurement
 
@@ -78,6 +79,14 @@ def pair_kinds(result: ProbeResult) -> tuple[str, ...]:
     if len(places) > 2 and len(ends) > len(places):
         kinds += [NODE, RAIL]
     return tuple(kinds)
+
+
+def all_pairs(result: ProbeResult) -> bool:
+    """Whether both directions of every pair were measured that a tournament of these ranks holds."""
+    rates = pair_table(result, 0).rates
+    planned = {p for r in tournament(hosts(result)) for p in r.pairs}
+    there = len({r.rank for r in result.ranks}) == result.world_size
+    return there and all((a, b) in rates and (b, a) in rates for a, b in planned)
 
 
 def spread(result: ProbeResult) -> str:

@@ -31,11 +31,13 @@ def conclude(result: ProbeResult) -> Fabric:
     grown, counted = counters(result)
     slow, started = starts(result)
     wrong, compared = mismatches(result)
+    reach = examined(result, found)
     return Fabric(
         figures=found,
         latencies=latencies(result, found),
         culprits=localise(result, found),
-        examined=examined(result, found),
+        examined=reach.whole,
+        unfinished=reach.part,
         expectations=expected,
         shortfalls=short,
         detours=detours(result, short),

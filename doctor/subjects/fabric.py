@@ -219,7 +219,9 @@ class Fabric:
     latencies: tuple[Latency, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     examined: tuple[str, ...] = ()
-    """Kinds of culprit that the measurements could have named."""
+    """Kinds of culprit that the measurements of all ranks could have named."""
+    unfinished: tuple[str, ...] = ()
+    """Kinds that they could have named with more time: some ranks or pairs were measured and others not."""
     expectations: tuple[Expectation, ...] = ()
     shortfalls: tuple[Shortfall, ...] = ()
     detours: tuple[Detour, ...] = ()
