@@ -1,7 +1,8 @@
 """Children with a deadline: whatever may hang or crash runs here, and cannot take the doctor with it.
 
 A child gets a session of its own, no standard input and pipes that nobody else holds. At its deadline its
-whole group is ended; one that the kernel does not let die is left behind, with the place where it waits.
+whole group is ended; one that the kernel does not let die is left behind, with the place where it waits. On
+Linux a child ends with the doctor, however the doctor ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from fsdp_doctor.process_binding import bound_to
 from fsdp_doctor.process_outcome import Outcome, process_state, wait_channel
 
 __all__ = ["Child", "Outcome", "process_state", "run", "start", "wait_channel"]
@@ -203,6 +205,7 @@ class _Popen(subprocess.Popen[bytes]):
             # Setting the user that it has anyway makes Python fork: after a vfork this process, with its
             # interpreter lock, would wait for as long as the program takes to load.
             user=os.geteuid(),
+            preexec_fn=bound_to(os.getpid()),
         )
 
 

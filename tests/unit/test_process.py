@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -139,6 +140,69 @@ def test_leaving_the_block_ends_the_child() -> None:
     with start(["sleep", "60"]) as child:
         assert wait_until(lambda: child.pid is not None)
     assert child.pid is not None and wait_until(lambda: gone(child.pid or 0))
+
+
+PARENT = """
+import sys, time
+from fsdp_doctor.process import start
+child = start([sys.executable, "-I", "-c", "import time; print(1, flush=True); time.sleep(600)"])
+while child.pid is None or not child._out:
+    time.sleep(0.01)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_child_ends_with_its_parent(number: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert not gone(pid)
+        parent.send_signal(number)
+        parent.wait(20)
+        assert wait_until(lambda: gone(pid) or process_state(pid) in ("Z", None))
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+
+
+@LINUX
+def test_child_outlives_the_thread_that_asked_for_it() -> None:
+    made: list[Child] = []
+    thread = threading.Thread(
+        target=lambda: made.append(start(python("import time; time.sleep(0.5); print(7)")))
+    )
+    thread.start()
+    thread.join()
+    assert made[0].result(30).stdout == b"7\n"
+
+
+@LINUX
+def test_children_start_while_other_threads_work() -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            import json
+
+            json.loads(json.dumps([{}] * 100))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    try:
+        children = [start(["/bin/echo", str(i)]) for i in range(60)]
+        assert [c.result(60).stdout for c in children] == [f"{i}\n".encode() for i in range(60)]
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
 
 
 def test_interrupted_waiting_ends_the_child() -> None:
