@@ -57,6 +57,8 @@ class Frame:
     function: str
     file: str
     line: int | None = None
+    code: str = ""
+    """The source line, where the log shows it."""
 
 
 @dataclass(frozen=True, slots=True)

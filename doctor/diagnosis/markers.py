@@ -1,0 +1,92 @@
+"""Lines that are no symptom and still tell something: the job's size, who is who, stacks, call sites.
+
+They are looked for in the same pass as the signatures of `fsdp_doctor.tables.log_signatures`.
+"""
+
+from __future__ import annotations
+
+from fsdp_doctor.tables.log_signatures.model import Kind, Signature
+
+WORLD = "_world"
+IDENTITY = "_identity"
+PER_NODE = "_per_node"
+VERSION = "_version"
+CALL_SITE = "_call_site"
+FRAME = "_frame"
+STACK = "_stack"
+MEMORY_STACK = "_faulthandler"
+DONE = "_done"
+ACCOUNT = "_account"
+
+
+def _m(code: str, literals: tuple[str, ...], pattern: str, sample: str, gate: str | None = None) -> Signature:
+    return Signature(code, Kind.CONTEXT, 0, None, code, literals, pattern, "", "", "", sample, gate=gate)
+
+
+MARKERS: tuple[Signature, ...] = (
+    _m(
+        WORLD,
+        ("orld_size", "orld size", "ORLD_SIZE", "num_processes", "distributed processes", "nranks "),
+        r"(?:[Ww]orld[_ ][Ss]ize|WORLD_SIZE|num_processes)[\"']?\s*[=:]?\s*[\"']?(?P<n>\d{1,6})\b"
+        r"|with (?P<n2>\d{1,6}) (?:distributed )?processes",
+        "INFO: world_size=8 starting",
+        gate=r"(?:orld[_ ][Ss]ize|ORLD_SIZE|num_processes)[\"']?\s?[=:]?\s?[\"']?\d|with \d{1,6} (?:distributed )?processes",
+    ),
+    _m(
+        IDENTITY,
+        ("nranks ",),
+        r"rank (?P<rank>\d+) n[rR]anks (?P<n>\d+)(?: cudaDev (?P<dev>\d+))?(?:.*?busId (?P<bus>\w+))?(?:.*?commId (?P<comm>\w+))?",
+        "ncclCommInitRank comm 0x1 rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 3b000 commId 0x77 - Init START",
+    ),
+    _m(
+        PER_NODE,
+        ("nproc_per_node", "nproc-per-node", "local_world_size", "LOCAL_WORLD_SIZE", "nnodes"),
+        r"(?:nproc[_-]per[_-]node|local_world_size|LOCAL_WORLD_SIZE)[\"']?\s*[=: ]\s*[\"']?(?P<per>\d{1,4})\b|--?nnodes[= ](?P<nodes>\d{1,5})\b",
+        "torchrun --nproc_per_node=8 train.py",
+    ),
+    _m(
+        VERSION,
+        ("torch==", "orch version", "torch "),
+        r"(?:[Pp]y[Tt]orch|torch)(?:==| version[:=]? ?)(?P<torch>\d+\.\d+[\w.+]*)",
+        "PyTorch version: 2.6.0+cu124",
+        gate=r"(?:orch==|orch version[:=]? ?)\d",
+    ),
+    _m(
+        CALL_SITE,
+        (" from /", ".py:"),
+        r"^\s*#(?P<k>\d{1,3}) (?P<fn>[\w.<>]+) from (?P<file>\S+?):(?P<line>\d+)",
+        "  #1 validation from /job/train.py:301",
+        gate=r"#\d{1,3} [\w.<>]+ from \S",
+    ),
+    _m(
+        FRAME,
+        ('File "',),
+        r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+), in (?P<fn>\S.*)$',
+        '  File "/job/train.py", line 142, in main',
+    ),
+    _m(
+        STACK,
+        ('"MainThread"',),
+        r'^\s*Thread (?P<tid>\w+) \((?P<state>[^)]{1,40})\): "MainThread"',
+        'Thread 4021 (idle): "MainThread"',
+    ),
+    _m(
+        MEMORY_STACK,
+        ("most recent call first",),
+        r"^(?P<which>Current thread|Thread) (?P<tid>0x[0-9a-f]+)(?: \[[^\]]*\])? \(most recent call first\)",
+        "Current thread 0x00007f11 (most recent call first):",
+    ),
+    _m(
+        DONE,
+        ("raining complete", "raining finished", "raining done", "inished training", "ll done", "raining is done", "exiting normally", "inished successfully", "ompleted successfully", "finished, exiting", "Exiting normally"),
+        r"(?i)\btraining (?:is )?(?:complete|finished|done)|finished training|\ball done\b|exiting normally|(?:finished|completed) successfully|finished, exiting",
+        "Training complete",
+    ),
+    _m(
+        ACCOUNT,
+        ("FAILED", "OUT_OF_ME", "NODE_FAIL", "TIMEOUT", "CANCELLED", "COMPLETED"),
+        r"^(?P<job>\d+(?:\.\w+)?)[ |]+.*?\b(?P<state>FAILED|OUT_OF_MEMORY|OUT_OF_ME\+?|NODE_FAIL|TIMEOUT|CANCELLED(?: by \d+|\+)?|COMPLETED)\b[ |]+(?P<code>\d+):(?P<sig>\d+)",
+        "4421.0|python|FAILED|1:0|node7",
+        gate=r"(?:FAILED|OUT_OF_ME\w*\+?|NODE_FAIL|TIMEOUT|CANCELLED(?: by \d+|\+)?|COMPLETED)[ |]+\d+:\d",
+    ),
+)

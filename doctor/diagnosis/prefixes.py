@@ -1,0 +1,204 @@
+"""What stands before a line's own text, and what it tells: rank, host, process, time.
+
+Launchers, log collectors and libraries each put something in front. `strip` takes these layers off from
+the left, at most `LAYERS` of them, and keeps what they say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fsdp_doctor.diagnosis.clocks import DATE_TIME, MONTHS, from_groups, without_year
+
+LAYERS = 8
+LABELLED_SHARE = 0.8
+"""Of the first lines that must begin with a label for the label to count as one."""
+SAMPLE_LINES = 400
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What the layers said; `text` is what is left."""
+
+    text: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    task: int | None = None
+    """The number that srun or a similar launcher gives: a rank where one task is one rank."""
+    host: str | None = None
+    pid: int | None = None
+    time: float | None = None
+    stream: str | None = None
+    device: int | None = None
+    severity: str | None = None
+    kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What is known of a file as a whole."""
+
+    year: int = 1970
+    numbered: bool = False
+    """Lines begin with `N: `."""
+    hosts: frozenset[str] = field(default_factory=frozenset)
+    """Lines begin with one of these and a colon."""
+
+
+Take = Callable[[Prefix, re.Match[str], Style], None]
+
+
+def _number(name: str) -> Take:
+    def take(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+        if getattr(prefix, name) is None:
+            setattr(prefix, name, int(found["n"]))
+
+    return take
+
+
+def _iso(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    if prefix.time is None:
+        prefix.time = from_groups(found.groupdict())
+
+
+def _kubernetes(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    _iso(prefix, found, style)
+    prefix.stream = found["stream"]
+
+
+def _glog(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    if prefix.time is None:
+        digits = found["md"]
+        prefix.time = without_year(int(digits[:-2] or 0), int(digits[-2:]), found["clock"], style.year)
+    prefix.severity = prefix.severity or found["sev"]
+    if prefix.pid is None and found["pid"]:
+        prefix.pid = int(found["pid"])
+
+
+def _nccl(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.host = prefix.host or found["host"]
+    prefix.pid = int(found["pid"])
+    if found["dev"] is not None:
+        prefix.device = int(found["dev"])
+
+
+def _syslog(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    if prefix.time is None:
+        prefix.time = without_year(MONTHS[found["mon"]], int(found["d"]), found["clock"], style.year)
+    prefix.host = prefix.host or found["host"]
+    prefix.kernel = prefix.kernel or found["who"].startswith("kernel")
+
+
+def _dmesg(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    if prefix.time is None:
+        prefix.time = without_year(MONTHS[found["mon"]], int(found["d"]), found["clock"], int(found["y"]))
+    prefix.kernel = True
+
+
+def _kernel(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.kernel = True
+
+
+def _pod(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.host = prefix.host or found["host"]
+
+
+def _ray(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.pid = int(found["pid"])
+    if found["ip"]:
+        prefix.host = prefix.host or found["ip"]
+    if found["rank"]:
+        prefix.rank = prefix.rank if prefix.rank is not None else int(found["rank"])
+
+
+def _mpi(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.rank = prefix.rank if prefix.rank is not None else int(found["n"])
+    prefix.stream = found["stream"]
+
+
+def _level(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.severity = prefix.severity or found["sev"][0]
+
+
+def _nothing(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    return None
+
+
+_LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
+    (first, re.compile(pattern), take)
+    for first, pattern, take in (
+        ("[", r"\[[Rr]ank[ _]?(?P<n>\d{1,6})\]:? ?", _number("rank")),
+        ("[", r"\[(?P<role>[A-Za-z_]{1,20})(?P<n>\d{1,5})(?:\|rank\d+)?\]: ?", _number("local_rank")),
+        ("[", r"\[[^\]|]{1,30}\|rank(?P<n>\d{1,6})\]: ?", _number("rank")),
+        ("[", r"\[\d+,(?P<n>\d{1,6})\]<(?P<stream>stdout|stderr|stddiag)>:? ?", _mpi),
+        ("[", r"\[pod/(?P<host>[^/\]]+)(?:/[^\]]*)?\] ?", _pod),
+        ("[", r"\[(?P<sev>[IWEFDV])(?P<md>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)(?: (?P<pid>\d+))? [\w./+-]+:\d+\] ?", _glog),
+        ("[", r"\[" + DATE_TIME + r"\]:? ?", _iso),
+        ("[", r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) +(?P<d>\d+) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?P<y>\d{4})\] ?", _dmesg),
+        ("[", r"\[ *\d{1,9}\.\d{2,9}\] ?(?=\S)", _kernel),
+        ("[", r"\[(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\]:? ?", _level),
+        ("(", r"\((?:[\w.]+ )?(?:rank[ =](?P<rank>\d+),? ?)?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?", _ray),
+        ("", r"(?P<sev>[IWEF])(?P<md>\d{4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +(?P<pid>\d+))? [\w./+-]+:\d+\] ?", _glog),
+        ("", DATE_TIME + r" (?P<stream>stdout|stderr) [FP] ", _kubernetes),
+        ("", DATE_TIME + r"(?: UTC)?(?:[\s,|:-]+|$)", _iso),
+        ("", r"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?P<host>[\w.-]+) (?P<who>[\w./-]+(?:\[\d+\])?): ", _syslog),
+        ("", r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ (?:\[(?P<dev>-?\d+)\] )?(?=\S*:?\d* ?(?:NCCL|[\w./]+\.(?:cc|h|cu):))", _nccl),
+        ("", r"(?:[Rr]ank|RANK)[ _:=-]?(?P<n>\d{1,6})(?:\]|:| \||\|| -) ?", _number("rank")),
+        ("", r"(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?: ?[:|-] ?|\s+(?=\S))(?:[\w.]+:(?=\S))?", _level),
+        ("", r"(?P<host>[\w.-]*\w-\d+) +\| ", _pod),
+    )
+)
+_NUMBERED = re.compile(r" {0,6}(?P<n>\d{1,6}): ?")
+_HOST_LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d[\w.-]*): ")
+_IN_TEXT = re.compile(r"\[?(?:PG[^\]]{0,80} )?\bRank (?P<n>\d{1,6})\]")
+
+
+def style_of(sample: str, year: int) -> Style:
+    """How a file's lines begin, from its first lines."""
+    lines = [x for x in sample.splitlines()[:SAMPLE_LINES] if x.strip()]
+    if len(lines) < 2:
+        return Style(year, numbered=bool(lines) and re.match(r" {0,6}\d{1,6}: \S", lines[0]) is not None)
+    numbered = sum(_NUMBERED.match(x) is not None for x in lines)
+    labels = [m["host"] for x in lines if (m := _HOST_LABEL.match(x))]
+    hosts = frozenset(labels) if len(labels) >= LABELLED_SHARE * len(lines) else frozenset()
+    return Style(year, numbered >= LABELLED_SHARE * len(lines), hosts if len(hosts) <= 4096 else frozenset())
+
+
+def strip(line: str, style: Style) -> Prefix:
+    """Take the layers off. The text keeps its indentation where the last layer ended with one blank."""
+    prefix = Prefix()
+    at = 0
+    if style.numbered and (found := _NUMBERED.match(line)):
+        prefix.task, at = int(found["n"]), found.end()
+    elif style.hosts and (found := _HOST_LABEL.match(line)) and found["host"] in style.hosts:
+        prefix.host, at = found["host"], found.end()
+    for _ in range(LAYERS):
+        found = _layer(prefix, line, at, style)
+        if found is None:
+            break
+        at = found
+    prefix.text = line[at:]
+    return prefix
+
+
+def _layer(prefix: Prefix, line: str, at: int, style: Style) -> int | None:
+    """Take one layer at `at`; None where there is none."""
+    start = line[at : at + 1]
+    if not start or start == " ":
+        return None
+    bracket = start in "[("
+    for first, pattern, take in _LAYERS:
+        if first == start or (not first and not bracket):
+            found = pattern.match(line, at)
+            if found and found.end() > at:
+                take(prefix, found, style)
+                return found.end()
+    return None
+
+
+def rank_in_text(text: str) -> int | None:
+    """The rank that torch's own messages name in the text, as in `[PG ID 0 ... Rank 3]`."""
+    found = _IN_TEXT.search(text)
+    return int(found["n"]) if found else None

@@ -1,0 +1,28 @@
+"""Signatures of the lines that failed jobs print: what each is to the cause, and what to do.
+
+LOG1xx communication, LOG2xx processes and devices, LOG3xx memory, LOG4xx speed, LOG5xx saving, LOG6xx
+loading, LOG7xx the program and its numbers. LOG0xx are conclusions that no single line gives; see
+`fsdp_doctor.tables.log_conclusions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fsdp_doctor.tables.log_signatures.communication import COMMUNICATION
+from fsdp_doctor.tables.log_signatures.loading import LOADING
+from fsdp_doctor.tables.log_signatures.memory import MEMORY
+from fsdp_doctor.tables.log_signatures.model import Kind, Scope, Signature
+from fsdp_doctor.tables.log_signatures.processes import PROCESSES
+from fsdp_doctor.tables.log_signatures.program import PROGRAM
+from fsdp_doctor.tables.log_signatures.saving import SAVING
+from fsdp_doctor.tables.log_signatures.slow import SLOW
+
+__all__ = ["CHECKED_ON", "SIGNATURES", "Kind", "Scope", "Signature"]
+
+CHECKED_ON = "2026-12-02"
+
+SIGNATURES: Mapping[str, Signature] = {
+    s.code: s for s in (*COMMUNICATION, *PROCESSES, *MEMORY, *SLOW, *SAVING, *LOADING, *PROGRAM)
+}
+"""Code -> signature."""
