@@ -108,7 +108,12 @@ def wants_ascii(stream: TextIO | None, env: Mapping[str, str]) -> bool:
 
 
 def wants_colour(stream: TextIO | None, env: Mapping[str, str], no_color: bool) -> bool:
-    """Colour only for a terminal that has it, and only if neither the user nor NO_COLOR objects."""
+    """Colour only for a terminal that has it, and only if neither the user nor NO_COLOR objects.
+
+    mpirun gives each rank a terminal of its own and copies what comes, be it into a file.
+    """
+    if env.get("OMPI_COMM_WORLD_RANK"):
+        return False
     if no_color or env.get("NO_COLOR") or env.get("TERM") == "dumb" or not is_terminal(stream):
         return False
     return os.name != "nt" or bool(env.get("WT_SESSION") or env.get("TERM") or env.get("ANSICON"))

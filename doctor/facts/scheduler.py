@@ -33,6 +33,10 @@ MANAGERS = (
     ("pbs", ("PBS_JOBID",)),
     ("kubernetes", ("KUBERNETES_SERVICE_HOST", "PET_NNODES", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX")),
 )
+STEP_IDS = {
+    "slurm": ("SLURM_STEP_ID", "SLURM_STEPID"),
+    "mpi": ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID"),
+}
 JOB_IDS = ("SLURM_JOB_ID", "SLURM_JOBID", "LSB_JOBID", "PBS_JOBID", "TORCHELASTIC_RUN_ID")
 
 
@@ -73,9 +77,16 @@ def read_scheduler(env: Mapping[str, str]) -> Scheduler:
         node_list=node_list,
         master_addr=_master(read),
         master_port=_port(read),
-        job_id=next((env[n] for n in JOB_IDS if env.get(n)), None),
+        job_id=_job_id(launcher, env),
         problems=tuple(read.problems),
     )
+
+
+def _job_id(launcher: str, env: Mapping[str, str]) -> str | None:
+    """What the ranks of one start have in common, and those of another start in the same job have not."""
+    names = (JOB_IDS, STEP_IDS.get(launcher, ()))
+    found = [env[name] for each in names if (name := next((n for n in each if env.get(n)), None))]
+    return ".".join(found) or None
 
 
 class _Reader:

@@ -196,7 +196,7 @@ class Server:
         if type(rank) is not int:
             raise WireError("a hello without a rank")
         if not wire.proves(message.get("proof"), self._key, "hello", peer.nonce, nonce, rank):
-            raise WireError("it has another token: another --token, another job, or another MASTER_PORT")
+            raise WireError("the secrets differ: another --token, another job, or another MASTER_PORT")
         if not 0 < rank < self._roll.world_size:
             raise WireError(f"it says it is rank {rank} of a job of {self._roll.world_size}")
         before = self._by_rank.get(rank)

@@ -93,7 +93,7 @@ def test_another_token_is_refused_and_rank_0_that_never_answers_is_named(tmp_pat
         (missing,) = results(first.report, "RNK001")
         assert missing["subject"]["rank"] == 1  # type: ignore[index]
         notes = first.report["data"]["notes"]  # type: ignore[index]
-        assert any("refused: it has another token" in n for n in notes), notes
+        assert any("refused: the secrets differ: another --token" in n for n in notes), notes
 
 
 def test_a_job_is_recorded_and_judged_elsewhere(tmp_path: Path) -> None:

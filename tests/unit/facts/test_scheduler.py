@@ -54,7 +54,7 @@ def test_a_task_of_srun() -> None:
         node_rank=1,
         nodes=2,
         node_list=("gpu08", "gpu09"),
-        job_id="77",
+        job_id="77.0",
     )
 
 

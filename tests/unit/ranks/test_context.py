@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fixtures.launchers import ranks_of
 from fsdp_doctor.facts.scheduler import read_scheduler
 from fsdp_doctor.ranks.context import Alone, Context, context
 
@@ -35,7 +36,7 @@ def test_srun_without_master_addr() -> None:
     assert isinstance(found, Context)
     assert (found.address, found.address_from) == ("n07", "the first host of the node list")
     assert found.node_list == ("n07", "n08")
-    assert found.job_id == "77"
+    assert found.job_id == "77.0"
 
 
 def test_mpirun_on_one_host() -> None:
@@ -73,3 +74,40 @@ def test_alone(env: dict[str, str], wanted: bool) -> None:
 def test_ipv6_in_brackets() -> None:
     found = read(RANK="0", WORLD_SIZE="2", MASTER_ADDR="[fd00::1]")
     assert isinstance(found, Context) and found.address == "fd00::1"
+
+
+# --------------------------------------------------------------------------------- as launchers really say it
+@pytest.mark.parametrize(
+    ("start", "world", "launcher"),
+    [
+        ("srun", 4, "slurm"),
+        ("srun_in_batch", 4, "slurm"),
+        ("mpirun", 4, "mpi"),
+        ("mpirun_in_batch", 4, "mpi"),
+        ("torchrun_in_srun", 2, "torchrun"),
+    ],
+)
+def test_recorded_ranks_find_each_other(start: str, world: int, launcher: str) -> None:
+    ranks = ranks_of(start)
+    assert {read_scheduler(e).launcher for e in ranks} == {launcher}
+    assert not any(read_scheduler(e).problems for e in ranks)
+    found = [read(**e) for e in ranks]
+    assert all(isinstance(c, Context) for c in found)
+    assert [c.rank for c in found] == [c.local_rank for c in found] == list(range(world))  # type: ignore[union-attr]
+    together = {(c.world_size, c.address, c.port, c.job_id) for c in found}  # type: ignore[union-attr]
+    assert len(together) == 1 and together.pop()[0] == world
+
+
+def test_the_shell_of_a_batch_script_is_no_rank() -> None:
+    (shell,) = ranks_of("batch")
+    assert read(**shell) == Alone("no launcher set a rank and a world size")
+
+
+@pytest.mark.parametrize(
+    ("start", "name"), [("srun_in_batch", "SLURM_STEP_ID"), ("mpirun_in_batch", "OMPI_MCA_ess_base_jobid")]
+)
+def test_two_starts_in_one_job_are_told_apart(start: str, name: str) -> None:
+    one, *_ = ranks_of(start)
+    other = one | {name: "7", name.replace("STEP_ID", "STEPID"): "7"}
+    ids = {c.job_id for c in (read(**one), read(**other)) if isinstance(c, Context)}
+    assert len(ids) == 2 and all(i and i.startswith(one["SLURM_JOB_ID"]) for i in ids)
