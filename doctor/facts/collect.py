@@ -9,6 +9,7 @@ from fsdp_doctor.facts.source import Source
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
+from fsdp_doctor.subjects.flight import FlightVerdict
 from fsdp_doctor.subjects.gpu import Driver, Gpus
 from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.incident import Diagnosis, Incident
@@ -20,6 +21,7 @@ from fsdp_doctor.subjects.probe import ProbeResult
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity, Scheduler
 from fsdp_doctor.subjects.stack import Stack, Torch
+from fsdp_doctor.subjects.stacks import LiveJob
 from fsdp_doctor.subjects.step import StepForecast
 from fsdp_doctor.subjects.storage import Storage
 
@@ -47,6 +49,8 @@ MEASURED: Mapping[type[object], tuple[str, str]] = {
     StepForecast: ("no step was forecast: no job was described", "give --units and --tokens"),
     Incident: ("no logs were given", "run `fsdp-doctor diagnose`"),
     Diagnosis: ("no logs were given", "run `fsdp-doctor diagnose`"),
+    FlightVerdict: ("no Flight Recorder dumps were given", "run `fsdp-doctor diagnose DUMPS`"),
+    LiveJob: ("no running job was looked at", "run `fsdp-doctor diagnose --live`"),
 }
 """Subject types that commands make and no source holds -> why one is missing, and what would bring it."""
 
