@@ -12,6 +12,7 @@ from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.scheduler import Scheduler
+from fsdp_doctor.tables.endpoints import split_endpoint
 from fsdp_doctor.tables.network import DEFAULT_PORT
 
 OWN_STORE = ("torchrun", "accelerate", "deepspeed")
@@ -67,19 +68,6 @@ def _of_environment(variables: Settings) -> Meeting | None:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else None
     bad = port if port is not None and number is None else None
     return Meeting((host or "").strip() or None, number, "MASTER_ADDR", "MASTER_PORT", bad)
-
-
-def split_endpoint(text: str) -> tuple[str, int | None]:
-    """HOST, HOST:PORT or [V6]:PORT, with or without a scheme, into host and port."""
-    bare = text.split("://", 1)[-1].split("/", 1)[0].strip()
-    if bare.startswith("["):
-        host, _, rest = bare[1:].partition("]")
-        port = rest.lstrip(":")
-    elif bare.count(":") == 1:
-        host, _, port = bare.partition(":")
-    else:
-        host, port = bare, ""
-    return host, int(port) if port.isascii() and port.isdigit() and len(port) < 8 else None
 
 
 def literal(host: str) -> bool:

@@ -22,6 +22,7 @@ from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.subjects.storage import Storage
+from fsdp_doctor.tables.endpoints import split_endpoint
 
 if TYPE_CHECKING:
     from fsdp_doctor.facts.live import LiveSource
@@ -106,10 +107,12 @@ def _names(launch: Launch | None) -> tuple[str, ...]:
     """Hosts that the launch command names, for the resolver."""
     if launch is None:
         return ()
-    endpoint = (launch.rdzv_endpoint or "").rpartition(":")
-    named = (launch.master_addr, endpoint[0] if endpoint[2].isdigit() else launch.rdzv_endpoint)
-    variables = launch.environment.get("MASTER_ADDR")
-    return tuple(n.strip("[]") for n in (*named, variables) if n)
+    named = (
+        launch.master_addr,
+        split_endpoint(launch.rdzv_endpoint or "")[0],
+        launch.environment.get("MASTER_ADDR"),
+    )
+    return tuple(n.strip("[]") for n in named if n)
 
 
 def interpreter(name: str) -> str:

@@ -12,10 +12,10 @@ from fsdp_doctor.facts.launch.accelerate import read_accelerate
 from fsdp_doctor.facts.launch.draft import Draft
 from fsdp_doctor.facts.launch.schedulers import read_deepspeed, read_mpirun, read_srun
 from fsdp_doctor.facts.launch.strip import strip
-from fsdp_doctor.facts.launch.torchrun import read_torchrun, split_endpoint
+from fsdp_doctor.facts.launch.torchrun import read_torchrun
 from fsdp_doctor.subjects.launch import Launch
 
-__all__ = ["LaunchError", "parse_launch", "split_endpoint"]
+__all__ = ["LaunchError", "parse_launch"]
 
 PYTHON = re.compile(r"(python|pypy)[0-9.]*\Z")
 TORCHRUN_MODULES = {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.launcher.api"}

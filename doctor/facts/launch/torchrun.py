@@ -95,15 +95,3 @@ def _rendezvous(draft: Draft) -> None:
         )
     if draft.node_rank is not None and draft.nodes is not None and draft.node_rank >= draft.nodes[1]:
         draft.problems.append(f"--node-rank {draft.node_rank} is not below --nnodes {draft.nodes[1]}")
-
-
-def split_endpoint(text: str) -> tuple[str, int | None]:
-    """HOST, HOST:PORT, [V6]:PORT or a URL-like tcp://HOST:PORT into host and port."""
-    bare = text.split("://", 1)[-1].split("/", 1)[0]
-    if bare.startswith("["):
-        host, _, rest = bare[1:].partition("]")
-        return host, whole(rest.removeprefix(":")) if rest else None
-    if bare.count(":") == 1:
-        host, _, port = bare.partition(":")
-        return host, whole(port)
-    return bare, None

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdp_doctor.facts.launch import LaunchError, parse_launch, split_endpoint
+from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.subjects.launch import Launch
+from fsdp_doctor.tables.endpoints import split_endpoint
 
 
 @pytest.fixture
@@ -195,6 +196,9 @@ def test_unreadable_script(tmp_path: Path, make: object, words: str) -> None:
         ("fe80::1", "fe80::1", None),
         ("tcp://10.0.0.1:23456", "10.0.0.1", 23456),
         ("head:port", "head", None),
+        ("head:99999999999", "head", None),
+        ("[fe80::1]", "fe80::1", None),
+        (" c10d://head:1/x ", "head", 1),
     ],
 )
 def test_split_endpoint(text: str, host: str, port: int | None) -> None:
