@@ -15,6 +15,7 @@ from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.incident import Diagnosis, Incident
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
+from fsdp_doctor.subjects.loading import Loading
 from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.pci import Pci
 from fsdp_doctor.subjects.probe import ProbeResult
@@ -51,6 +52,7 @@ MEASURED: Mapping[type[object], tuple[str, str]] = {
     Diagnosis: ("no logs were given", "run `fsdp-doctor diagnose`"),
     FlightVerdict: ("no Flight Recorder dumps were given", "run `fsdp-doctor diagnose DUMPS`"),
     LiveJob: ("no running job was looked at", "run `fsdp-doctor diagnose --live`"),
+    Loading: ("no checkpoint was given", "give --ckpt DIR, or run `fsdp-doctor ckpt check`"),
 }
 """Subject types that commands make and no source holds -> why one is missing, and what would bring it."""
 
