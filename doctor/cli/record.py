@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 BUDGET = 60.0
 INCOMPLETE = 3
-GRACE = 5.0
-"""Seconds beyond the time for the machine's answers in which the recording has to be put together."""
+GRACE, GRACE_SHARE = 5.0, 0.3
+"""Seconds, and part of the time at most, that are kept for putting the recording together."""
+WRITING, WRITING_SHARE = 1.0, 0.1
+"""The same for writing it."""
 
 
 @click.command("record", short_help="Record what the checks need, to judge it elsewhere.")
@@ -54,10 +56,12 @@ def command(settings: Settings, python: str | None, ckpt: str | None, out: Path,
     named = ckpt or settings.config.ckpt
     checkpoint = os.path.abspath(named) if named else None
     exe = None if python is None else interpreter(python)
-    seconds = settings.deadline or BUDGET
     if isinstance(where, Alone):
-        with closing(ask_machine(KINDS, seconds, exe, checkpoint)) as source:
-            files: Mapping[str, bytes] = of_one_rank(_recorded(source, checkpoint, seconds + GRACE))
+        left = max(began + (settings.deadline or BUDGET + GRACE) - time.monotonic(), 0.0)
+        patience = max(left - min(GRACE, GRACE_SHARE * left), 0.1)
+        until = time.monotonic() + left - min(WRITING, WRITING_SHARE * left)
+        with closing(ask_machine(KINDS, patience, exe, checkpoint)) as source:
+            files: Mapping[str, bytes] = of_one_rank(_recorded(source, checkpoint, until))
         return _write(files, out, settings)
     from fsdp_doctor.cli.joining import Joined
 
@@ -65,8 +69,9 @@ def command(settings: Settings, python: str | None, ckpt: str | None, out: Path,
         where, joining(own), began=began, budget=BUDGET, deadline=settings.deadline, record=True
     ) as joined:
         patience = joined.judge_until - time.monotonic()
+        until = min(time.monotonic() + patience + GRACE, joined.reports_until)
         with closing(ask_machine(KINDS, max(patience, 0.1), exe, checkpoint)) as source:
-            own_files = _recorded(source, checkpoint, patience + GRACE, joined)
+            own_files = _recorded(source, checkpoint, until, joined)
         if not joined.leads:
             return joined.hand_over(own_files)
         files, problems = joined.recordings(own_files)
@@ -109,9 +114,9 @@ def _write(files: Mapping[str, bytes], out: Path, settings: Settings, problems: 
 
 
 def _recorded(
-    source: Source, checkpoint: str | None, seconds: float, joined: Joined | None = None
+    source: Source, checkpoint: str | None, until: float, joined: Joined | None = None
 ) -> Mapping[str, bytes]:
-    """The contents of the recording; ends with the deadline even where the machine does not answer."""
+    """The contents of the recording; ends at `until` (monotonic) even where the machine does not answer."""
     waiting = Waiting(None if joined is None else joined.journal.mark)
     files: dict[str, bytes] = {}
     errors: list[Exception] = []
@@ -129,7 +134,7 @@ def _recorded(
         thread.join(timeout)
         return not thread.is_alive()
 
-    if not attend(done, waiting, time.monotonic() + seconds, quiet=joined is not None and not joined.leads):
+    if not attend(done, waiting, until, quiet=joined is not None and not joined.leads):
         raise CannotAnswer(f"nothing was recorded: the deadline came while {waiting.words()}")
     if errors:
         raise errors[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def split_endpoint(text: str) -> tuple[str, int | None]:
-    """Host and port of "head:29400" or "tcp://[::1]:29400"; the port is None where there is none or a bad one."""
+    """Host and port of "head:29400" or "tcp://[::1]:29400"; no port, or a bad one, is None."""
     bare = text.strip().split("://", 1)[-1].split("/", 1)[0].strip()
     if bare.startswith("["):
         host, _, rest = bare[1:].partition("]")
