@@ -21,7 +21,7 @@ from fsdp_doctor.cli.join_options import Joining, joining, joining_options, plac
 from fsdp_doctor.cli.judging import Judgement, Work, judge
 from fsdp_doctor.cli.probe_job import job_of, job_options
 from fsdp_doctor.cli.reporting import deliver, now
-from fsdp_doctor.cli.selecting import chosen, chosen_checks, known_suppressions
+from fsdp_doctor.cli.selecting import chosen, chosen_checks, expired_suppressions, known_suppressions
 from fsdp_doctor.cli.sources import PROBE_FACTS, Subjects, ask_machine, interpreter, recording, this_machine
 from fsdp_doctor.cli.unjudged import by_name
 from fsdp_doctor.cli.version import tool
@@ -323,7 +323,7 @@ def _data(
         "hosts": hosts,
         "ranks": {"world_size": world, "recorded": recorded, "missing": missing},
         "config": str(settings.config.file) if settings.config.file else None,
-        "notes": list(subjects.notes),
+        "notes": [*subjects.notes, *expired_suppressions(settings)],
     }
     if launch is not None:
         data["launch"] = {

@@ -17,6 +17,7 @@ from fsdp_doctor.cli.probe_job import job_options, memory_of
 from fsdp_doctor.cli.probe_rank import as_rank
 from fsdp_doctor.cli.probe_wish import Wish, wish_of
 from fsdp_doctor.cli.reporting import now
+from fsdp_doctor.cli.selecting import expired_suppressions
 from fsdp_doctor.cli.sources import ask_machine
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.engine.options import Profile
@@ -96,7 +97,7 @@ def command(settings: Settings, **own: object) -> int:
 def _report(wish: Wish, settings: Settings, began: float) -> tuple[Report, Judged | None]:
     started = now()
     unjudged: list[str] = []
-    notes: list[str] = []
+    notes: list[str] = list(expired_suppressions(settings))
     found = None
     with closing(ask_machine((Driver, Gpus), FACTS_SECONDS)) as source:
         facts = collect(source, (Driver, Gpus, Rdma, Identity))

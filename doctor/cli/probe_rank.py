@@ -15,6 +15,7 @@ from fsdp_doctor.cli.probe_job import memory_of
 from fsdp_doctor.cli.probe_join import Call, Leading, follow
 from fsdp_doctor.cli.probe_wish import Wish
 from fsdp_doctor.cli.reporting import now
+from fsdp_doctor.cli.selecting import expired_suppressions
 from fsdp_doctor.cli.sources import ask_machine
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.facts.collect import collect
@@ -87,7 +88,7 @@ def _lead(
     code = EXIT_CODES[Verdict.INCOMPLETE]
     try:
         there = leading.gather()
-        notes: list[str] = []
+        notes: list[str] = list(expired_suppressions(settings))
         planned = _joint_plan(wish, there, where.world_size, notes, call.until - time.monotonic())
         if len(there) < where.world_size:
             result = leading.absent(planned, there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from datetime import date, datetime, timezone
 
 import click
 
@@ -53,3 +54,13 @@ def known_suppressions(settings: Settings) -> tuple[Suppression, ...]:
                 f"check{_closest([rule.code])}; see `fsdp-doctor list`"
             )
     return settings.config.suppressions
+
+
+def expired_suppressions(settings: Settings, today: date | None = None) -> tuple[str, ...]:
+    """A line for each configured suppression that has ended, so that its results are no surprise."""
+    day = today or datetime.now(timezone.utc).date()
+    return tuple(
+        f"the suppression of {s.code} ({s.reason}) ended on {s.until}: its results count again"
+        for s in settings.config.suppressions
+        if s.until is not None and s.until < day
+    )

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,8 @@ from fsdp_doctor.engine.spec import CheckSpec
 
 GROUP = "fsdp_doctor.checks"
 BUILT_IN = "fsdp-doctor"
+IMPORT_SECONDS = 10.0
+"""Time for the import of one plug-in: one that hangs must not take the other checks along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,31 @@ def merge(built_in: Iterable[CheckSpec], plugins: Iterable[tuple[str, Iterable[C
     return Registry(tuple(sorted(owner.values(), key=lambda s: s.code)), tuple(broken))
 
 
+def _imported(point: metadata.EntryPoint) -> object:
+    """What an entry point names. Raises what its import raises; `TimeoutError` where that does not end."""
+    found: list[object] = []
+    errors: list[BaseException] = []
+
+    def load() -> None:
+        try:
+            found.append(point.load())
+        except BaseException as error:  # handed to the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=load, name="plug-in", daemon=True)
+    with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to standard output
+        thread.start()
+        thread.join(IMPORT_SECONDS)
+    if errors:
+        raise errors[0]
+    if not found:
+        raise TimeoutError(f"its import has not ended after {IMPORT_SECONDS:.0f} s")
+    return found[0]
+
+
 def _load(point: metadata.EntryPoint) -> tuple[str, Iterable[CheckSpec]]:
     package = point.dist.name if point.dist else point.value
-    with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to standard output
-        loaded = point.load()
+    loaded = _imported(point)
     if isinstance(loaded, CheckSpec):
         return package, (loaded,)
     if isinstance(loaded, ModuleType):

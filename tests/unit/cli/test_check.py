@@ -78,7 +78,8 @@ def test_suppression(doctor: Doctor, sick: Path, tmp_path: Path) -> None:
     (tmp_path / "fsdp-doctor.toml").write_text(
         f'[[suppress]]\ncode = "{code}"\nreason = "x"\nuntil = 2020-01-01\n'
     )
-    assert doctor("check", "--from", sick).status == 1
+    done = doctor("check", "--from", sick)
+    assert done.status == 1 and f"the suppression of {code} (x) ended on 2020-01-01" in done.out
     (tmp_path / "fsdp-doctor.toml").write_text('[[suppress]]\ncode = "GPX001"\nreason = "x"\n')
     done = doctor("check", "--from", sick)
     assert (done.status, "'GPX001' is the code of no check (nearest: GP" in done.err) == (2, True)

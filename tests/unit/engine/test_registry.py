@@ -91,14 +91,21 @@ def test_plugins_are_found_by_entry_point(tmp_path: Path) -> None:
     )
     bad.write_text("raise RuntimeError('broken on import')\n")
     (tmp_path / "leaver.py").write_text("print('noise')\nraise SystemExit(0)\n")
-    for name, module in (("acme", "acme_checks"), ("bad", "bad_checks"), ("leaver", "leaver")):
+    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(600)\n")
+    for name, module in (
+        ("acme", "acme_checks"),
+        ("bad", "bad_checks"),
+        ("leaver", "leaver"),
+        ("sleeper", "sleeper"),
+    ):
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[fsdp_doctor.checks]\n{name} = {module}\n")
     code = textwrap.dedent("""
-        from fsdp_doctor.engine.registry import registry
-        r = registry()
+        from fsdp_doctor.engine import registry as module
+        module.IMPORT_SECONDS = 2.0
+        r = module.registry()
         print(r.get("ACM001").package, r.plugins, [(b.package, b.reason) for b in r.broken])
         """)
     done = subprocess.run(
@@ -111,5 +118,6 @@ def test_plugins_are_found_by_entry_point(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = "acme ('acme',) [('bad', 'RuntimeError: broken on import'), ('leaver', 'SystemExit: 0')]\n"
+    said = "acme ('acme',) [('bad', 'RuntimeError: broken on import'), ('leaver', 'SystemExit: 0'), "
+    said += "('sleeper', 'TimeoutError: its import has not ended after 2 s')]\n"
     assert done.stdout == said, "and what a plug-in prints is no part of the output"
