@@ -191,6 +191,9 @@ class JobShape:
     """Rank -> host."""
     pids: Mapping[int, int] = field(default_factory=dict)
     """Rank -> process id."""
+    buses: Mapping[int, int] = field(default_factory=dict)
+    """PCI bus id of a GPU, as NCCL prints it in hexadecimal -> rank, where it is one rank's only."""
+    nodes: int | None = None
     restarts: int = 0
     torch: str | None = None
     nccl: str | None = None
@@ -222,6 +225,8 @@ class Incident:
     stacks: tuple[ThreadStack, ...] = ()
     recorder: tuple[RecorderConclusion, ...] = ()
     ooms: tuple[OomReport, ...] = ()
+    done: tuple[int, ...] = ()
+    """Ranks that said they had finished."""
     clock_offsets: Mapping[str, float] = field(default_factory=dict)
     """File -> seconds that were added to its clock to agree with the others."""
     truncated: bool = False

@@ -1,0 +1,291 @@
+"""Who differs in what it ran: sequence numbers, operations and sizes of the collectives in which ranks got stuck."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fsdp_doctor.diagnosis import phases
+from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, last_proof, proof, rank_words, unique_proofs
+from fsdp_doctor.subjects.incident import Conclusion, Hit, Remedy
+from fsdp_doctor.tables import log_conclusions as codes
+from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
+
+TIMEOUT = "LOG101"
+STATUS = "LOG102"
+DETAIL = "LOG115"
+SCALAR = 64
+"""Elements up to which a tensor is a flag, a count or a metric."""
+EARLY = 5
+"""Sequence numbers up to which a collective is one of the first."""
+AHEAD = 30
+FSDP_OPS = ("_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER_BASE", "ALLGATHER_COALESCED", "REDUCE_SCATTER")
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Where one rank got stuck in one process group."""
+
+    rank: int
+    group: str
+    seq: int
+    op: str
+    numel: int | None
+    hit: Hit
+    enqueued: int | None = None
+    began: float | None = None
+
+    @property
+    def what(self) -> tuple[int, str, int | None]:
+        """What has to be the same on all ranks."""
+        return (self.seq, self.op, self.numel)
+
+    @property
+    def words(self) -> str:
+        """`_ALLGATHER_BASE #20911 with 6291456 elements`."""
+        return f"{self.op or 'a collective'} #{self.seq}" + (f" with {self.numel} elements" if self.numel is not None else "")
+
+
+def stuck_ranks(view: View) -> dict[str, dict[int, Stuck]]:
+    """Group -> rank -> the earliest collective in which it timed out."""
+    named = any("pg" in h.fields for h in view.hits if h.code == TIMEOUT)
+    groups: dict[str, dict[int, Stuck]] = {}
+    status: dict[tuple[str, int], int] = {}
+    for hit in view.hits:
+        if hit.code == STATUS and hit.origin.rank is not None:
+            status.setdefault((hit.fields.get("pg", ""), hit.origin.rank), int(hit.fields["enq"]))
+    for hit in view.hits:
+        rank = hit.origin.rank
+        if hit.code != TIMEOUT or rank is None or "seq" not in hit.fields:
+            continue
+        group = hit.fields.get("pg", "") if named else ""
+        own = [v for (g, r), v in status.items() if r == rank and (g == group or not named)]
+        numel = int(hit.fields["nin"]) if "nin" in hit.fields else None
+        began = hit.origin.time - int(hit.fields["ran"]) / 1000 if hit.origin.time is not None else None
+        entry = Stuck(rank, group, int(hit.fields["seq"]), hit.fields.get("op", ""), numel, hit, own[0] if own else None, began)
+        old = groups.setdefault(group, {}).get(rank)
+        if old is None or entry.seq < old.seq:
+            groups[group][rank] = entry
+    return groups
+
+
+def candidates(view: View) -> list[Candidate]:
+    """What the collectives say, the likeliest first."""
+    found: list[Candidate] = []
+    if (detail := _detail(view)) is not None:
+        found.append(detail)
+    groups = stuck_ranks(view)
+    for name in sorted(groups, key=lambda g: min((s.began for s in groups[g].values() if s.began is not None), default=0.0)):
+        if (judged := _group(view, groups[name], groups)) is not None:
+            found.append(judged)
+    return found
+
+
+# torch's own comparison
+
+
+def _detail(view: View) -> Candidate | None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL compares ranks in pairs: the rank in the minority is the odd one."""
+    hits = [h for h in view.hits if h.code == DETAIL]
+    if not hits:
+        return None
+    prints: dict[int, tuple[str, str, str]] = {}
+    for hit in hits:
+        f = hit.fields
+        for side in ("a", "b"):
+            op = f.get(f"op{side}", "")
+            prints.setdefault(int(f[side]), (op, f.get(f"sh{side}", ""), f.get(f"dt{side}", "")))
+    votes = Counter(prints.values())
+    odd = _minority(prints)
+    words = "; ".join(f"{rank_words(r for r, p in prints.items() if p == what)}: {_print_words(what)}" for what in votes)
+    ops = {p[0] for p in prints.values()}
+    code = codes.OTHER_SIZE if len(ops) == 1 else codes.OTHER_OPERATION
+    if not odd:
+        code = codes.DIVERGED
+    title = f"{rank_words(odd).capitalize()} ran another collective than the others: {words}" if odd else f"The ranks ran different collectives: {words}"
+    conclusion = derived(
+        code,
+        title,
+        "high",
+        culprits=tuple(sorted(odd)),
+        victims=tuple(sorted(view.suffering - odd)),
+        evidence=unique_proofs(proof(h) for h in hits),
+        attempt=view.attempt,
+        explained=(code, DETAIL),
+    )
+    return Candidate(90, _with_phase(view, conclusion, odd), hits[0].order, frozenset(prints))
+
+
+def _print_words(what: tuple[str, str, str]) -> str:
+    op, shape, dtype = what
+    return op + (f" of [{shape}]" if shape else "") + (f" {dtype}" if dtype else "")
+
+
+def _minority(what: Mapping[int, object]) -> frozenset[int]:
+    """The ranks outside the majority; nobody where there is none."""
+    votes = Counter(what.values())
+    (most, count), *_ = votes.most_common(1)
+    if len(votes) == 1 or count * 2 <= len(what):
+        return frozenset()
+    return frozenset(r for r, w in what.items() if w != most)
+
+
+# the watchdog's lines
+
+
+def _group(view: View, stuck: dict[int, Stuck], groups: Mapping[str, Mapping[int, Stuck]]) -> Candidate | None:
+    ranks = frozenset(stuck)
+    order = min(s.hit.order for s in stuck.values())
+    proofs = unique_proofs(proof(s.hit) for s in sorted(stuck.values(), key=lambda s: s.rank))
+    kinds = {s.what for s in stuck.values()}
+    if len(ranks) < 2:
+        return None
+    if len(kinds) == 1:
+        return _same(view, stuck, ranks, order, proofs, groups)
+    odd = _minority({r: s.what for r, s in stuck.items()})
+    if odd:
+        return _odd(view, stuck, odd, order, proofs)
+    if len(ranks) == 2 and (left := _left_loop(view, stuck)) is not None:
+        return _odd(view, stuck, frozenset((left,)), order, proofs, tie=True)
+    words = "; ".join(f"{rank_words(s.rank for s in stuck.values() if s.what == k)}: {next(s.words for s in stuck.values() if s.what == k)}" for k in sorted(kinds, key=str))
+    where = "; ".join(f"rank {r} in {phases.frame_words(phases.own_frame(view.frames_of(r)))}" for r in sorted(stuck) if view.frames_of(r))
+    conclusion = derived(
+        codes.DIVERGED,
+        f"The ranks ran different collectives and no majority tells who is wrong: {words}",
+        "medium",
+        why=CONCLUSIONS[codes.DIVERGED].why + (f" They stood: {where}." if where else ""),
+        victims=(),
+        evidence=proofs,
+        attempt=view.attempt,
+    )
+    return Candidate(82, conclusion, order, ranks)
+
+
+def _odd(view: View, stuck: Mapping[int, Stuck], odd: frozenset[int], order: int, proofs: tuple[object, ...], tie: bool = False) -> Candidate:
+    """Some ranks differ from the majority."""
+    one = stuck[min(odd)]
+    other = next(s for r, s in stuck.items() if r not in odd)
+    who = rank_words(odd).capitalize()
+    if one.op == other.op and one.seq == other.seq:
+        code, title = codes.OTHER_SIZE, f"{who} ran {one.op} #{one.seq} with {one.numel} elements, the others with {other.numel}"
+    elif _is_scalar(one) and not _is_scalar(other):
+        code = codes.UNEVEN
+        title = f"{who} left the common loop: it is in {one.words}, the others in {other.words} (uneven batches or a branch)"
+    elif one.seq < other.seq and one.op == other.op:
+        code, title = codes.BEHIND, f"{who} is behind: stuck in {one.words}, the others in {other.words}"
+    else:
+        code, title = codes.OTHER_OPERATION, f"{who} is in {one.words}, the others in {other.words}"
+    conclusion = derived(
+        code,
+        title,
+        "medium" if tie else "high",
+        culprits=tuple(sorted(odd)),
+        victims=tuple(sorted((frozenset(stuck) | view.suffering) - odd)),
+        host=view.incident.job.hosts.get(min(odd)),
+        evidence=unique_proofs((proof(one.hit), proof(other.hit), *proofs, *last_proof(view, min(odd)))),  # type: ignore[arg-type]
+        attempt=view.attempt,
+    )
+    return Candidate(78 if tie else 84, _with_phase(view, conclusion, odd), order, frozenset(stuck))
+
+
+def _is_scalar(stuck: Stuck) -> bool:
+    return stuck.numel is not None and stuck.numel <= SCALAR and not stuck.op.startswith(("_ALLGATHER", "_REDUCE_SCATTER"))
+
+
+def _left_loop(view: View, stuck: Mapping[int, Stuck]) -> int | None:
+    """Of two ranks the one that already went on: in a scalar reduction, or in a save that the other is not in."""
+    one, two = stuck.values()
+    if _is_scalar(one) != _is_scalar(two):
+        return one.rank if _is_scalar(one) else two.rank
+    saving = [s.rank for s in (one, two) if view.phase_of(s.rank) == phases.SAVE]
+    return saving[0] if len(saving) == 1 else None
+
+
+def _same(
+    view: View,
+    stuck: Mapping[int, Stuck],
+    ranks: frozenset[int],
+    order: int,
+    proofs: tuple[object, ...],
+    groups: Mapping[str, Mapping[int, Stuck]],
+) -> Candidate | None:
+    """All that timed out were in the same collective: those who are missing matter, or nobody is missing."""
+    one = next(iter(stuck.values()))
+    behind = frozenset(
+        r for r, n in _enqueued(view, one.group).items() if n < one.seq and r not in ranks
+    )
+    if behind and len(behind) < len(ranks):
+        conclusion = derived(
+            codes.BEHIND,
+            f"{rank_words(behind).capitalize()} never issued {one.words}, in which the others wait",
+            "high",
+            culprits=tuple(sorted(behind)),
+            victims=tuple(sorted(ranks)),
+            evidence=unique_proofs((*proofs, *last_proof(view, min(behind)))),  # type: ignore[arg-type]
+            attempt=view.attempt,
+        )
+        return Candidate(80, _with_phase(view, conclusion, behind), order, ranks | behind)
+    members = _members(view, one)
+    missing = members - ranks
+    elsewhere = frozenset(r for g, s in groups.items() if s is not stuck for r in s)
+    if missing - elsewhere:
+        return None  # said by `absent`, which knows whether the missing were seen at all
+    if not missing and view.world is not None and len(ranks) >= max(2, len(members)):
+        first = one.seq <= EARLY
+        title = f"All {len(ranks)} ranks entered {one.words} and none finished it: the network or a device stalled"
+        conclusion = derived(
+            codes.STALLED,
+            title + (" at the first collective (connectivity)" if first else ""),
+            "medium",
+            victims=tuple(sorted(ranks)),
+            evidence=unique_proofs(proofs),  # type: ignore[arg-type]
+            alternatives=("a GPU hung in an earlier kernel", "a rank of another process group that is not in these logs"),
+            attempt=view.attempt,
+        )
+        return Candidate(58, conclusion, order, ranks)
+    return None
+
+
+def _members(view: View, one: Stuck) -> frozenset[int]:
+    """Ranks of the group: all, unless the sizes of an all-gather say that it is smaller."""
+    if "nout" in one.hit.fields and "ALLGATHER" in one.op and one.numel:
+        size = int(one.hit.fields["nout"]) // one.numel
+        if view.world and 1 < size < view.world:
+            return frozenset(range(one.rank // size * size, one.rank // size * size + size))
+    return view.expected
+
+
+def _enqueued(view: View, group: str) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for hit in view.hits:
+        if hit.code == STATUS and hit.origin.rank is not None and (not group or hit.fields.get("pg", group) == group):
+            found.setdefault(hit.origin.rank, int(hit.fields["enq"]))
+    return found
+
+
+def _with_phase(view: View, conclusion: Conclusion, odd: Iterable[int]) -> Conclusion:
+    """Say what the odd rank was doing, and take the row of a save where it was saving."""
+    ranks = sorted(odd)
+    if not ranks:
+        return conclusion
+    phase = view.phase_of(ranks[0])
+    own = phases.own_frame(view.frames_of(ranks[0]))
+    why = conclusion.why
+    if own is not None:
+        why = f"Rank {ranks[0]} stood in {phases.frame_words(own)}. {why}"
+    elif said := view.last_words(ranks[0]):
+        why = f"The last words of rank {ranks[0]}: “{said}”. {why}"
+    values: dict[str, object] = {"why": why}
+    if phase in (phases.SAVE, phases.EVAL):
+        code = codes.SAVE_ON_SOME if phase == phases.SAVE else conclusion.code
+        kind = CONCLUSIONS[code]
+        where = "while it saves a checkpoint that not all ranks save" if phase == phases.SAVE else "in evaluation (validation)"
+        values.update(code=code, title=f"{conclusion.title}, {where}", row=kind.row.value if kind.row else None)
+        if phase == phases.SAVE:
+            values.update(fixes=(Remedy(kind.fix, kind.command), *conclusion.fixes), why=f"{why} {kind.why}")
+        values["explained"] = tuple(dict.fromkeys((code, *conclusion.explained)))
+    elif phase is not None and not re.search(r"_(?:pre|post)_", phase):
+        values["title"] = f"{conclusion.title} (it was busy with: {phase})" if phase in (phases.DATA, phases.LOAD, phases.COMPILE) else conclusion.title
+    return replace(conclusion, **values)  # type: ignore[arg-type]

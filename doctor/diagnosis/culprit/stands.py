@@ -1,0 +1,81 @@
+"""Whose stack differs: the ranks that stand in a collective wait for those that do not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fsdp_doctor.diagnosis import phases
+from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.subjects.incident import Frame, Proof, RecorderConclusion, ThreadStack
+from fsdp_doctor.tables import log_conclusions as codes
+
+COLLECTIVE = re.compile(
+    r"distributed_c10d|all_?gather|all_?reduce|reduce_scatter|broadcast|barrier|_wait_for_computation|wait_stream|"
+    r"unshard|work\.wait|synchronize|all_to_all|gather_object",
+    re.I,
+)
+RECORDER_CODES = {"stalled": codes.STALLED}
+RECORDER_SCORE = {"missing": 87, "mismatch": 88, "unfinished": 76, "stalled": 59}
+
+
+def in_collective(stack: tuple[Frame, ...]) -> bool:
+    """Whether a stack waits in a collective: one of its innermost frames is one."""
+    return any(COLLECTIVE.search(f"{f.file} {f.function} {f.code}") for f in stack[-6:])
+
+
+def candidates(view: View) -> list[Candidate]:
+    """What stacks and the Flight Recorder say."""
+    found = [c for r in view.incident.recorder if (c := _recorded(view, r)) is not None]
+    if (odd := _odd(view)) is not None:
+        found.append(odd)
+    return found
+
+
+def _odd(view: View) -> Candidate | None:
+    stacks = {s.rank: s for s in view.incident.stacks if s.main and s.rank is not None and s.frames}
+    waiting = frozenset(r for r, s in stacks.items() if in_collective(s.frames))
+    odd = frozenset(stacks) - waiting
+    if not odd or not waiting or len(odd) > max(1, len(waiting)) or len(stacks) < 2:
+        return None
+    one: ThreadStack = stacks[min(odd)]
+    own = phases.own_frame(one.frames)
+    phase = phases.of_frames(one.frames)
+    title = f"{rank_words(odd).capitalize()} stands in {phases.frame_words(own)} while {rank_words(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in a collective"
+    conclusion = derived(
+        codes.ODD_STACK,
+        title + (f" (it is busy with: {phase})" if phase else ""),
+        "high",
+        culprits=tuple(sorted(odd)),
+        victims=tuple(sorted(waiting)),
+        evidence=unique_proofs(Proof(s.origin.file, s.origin.line, s.rank, s.origin.time, phases.frame_words(s.frames[-1])) for s in (one, *(stacks[r] for r in sorted(waiting)))),
+        attempt=view.attempt,
+    )
+    if phase == phases.SAVE:
+        conclusion = replace(conclusion, row="save")
+    return Candidate(81, conclusion, 0, odd)
+
+
+def _recorded(view: View, said: RecorderConclusion) -> Candidate | None:
+    score = RECORDER_SCORE.get(said.kind)
+    if score is None:
+        return None
+    code = RECORDER_CODES.get(said.kind, codes.RECORDER)
+    own = phases.own_frame(said.frames)
+    why = codes.CONCLUSIONS[code].why + (f" It stood in {phases.frame_words(own)}." if own else "")
+    conclusion = derived(
+        code,
+        said.words[:1].upper() + said.words[1:],
+        said.confidence,
+        why=why,
+        culprits=said.ranks,
+        victims=tuple(r for r in said.members if r not in said.ranks),
+        evidence=unique_proofs(Proof(o.file, o.line, o.rank, o.time, f"process group {said.group}: {said.operation or 'collective'} #{said.sequence}") for o in said.evidence),
+        attempt=view.attempt,
+    )
+    phase = phases.of_frames(said.frames)
+    if phase == phases.SAVE and said.ranks:
+        conclusion = replace(conclusion, row="save")
+    if said.confidence == "low":
+        score = 40
+    return Candidate(score, conclusion, 0, frozenset(said.ranks))

@@ -1,0 +1,1 @@
+"""Running a command so that everything needed is there when it fails or hangs."""

@@ -1,0 +1,131 @@
+"""Watches the ranks of this host from outside: a heartbeat, and stacks and dumps when they stand still."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fsdp_doctor.codec import to_json
+from fsdp_doctor.diagnosis.live.find import RANKS, NoRanks, number, processes, ranks_below
+from fsdp_doctor.diagnosis.live.sample import look
+from fsdp_doctor.diagnosis.recording.conduct import log_size
+from fsdp_doctor.diagnosis.recording.folder import write_json
+from fsdp_doctor.diagnosis.recording.journal import Journal, beat_of
+from fsdp_doctor.diagnosis.recording.requests import ask_for_recorders
+from fsdp_doctor.diagnosis.recording.stillness import Step, Stillness
+from fsdp_doctor.subjects.stacks import LiveJob, RankProcess
+
+BEAT = 10.0
+"""Seconds between two beats: reading /proc of eight ranks takes a millisecond."""
+SIZES = 5.0
+"""Seconds between two looks at the sizes of the ranks' logs."""
+
+
+class Watch:
+    """Looks at the ranks below this process. It reads and asks, and never stops or slows one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        local: Path,
+        journal: Journal,
+        patience: float,
+        say: Callable[[str], None],
+        *,
+        log_folders: Sequence[Path] = (),
+        stop: bool = False,
+    ) -> None:
+        """`patience`: seconds without output; `say` tells the user; `stop`: end a job that hangs."""
+        self._folder, self._local, self._journal = folder, local, journal
+        self._say, self._stop, self._logs = say, stop, log_folders
+        now = time.monotonic()
+        self._still = Stillness(patience, now)
+        self._next_beat, self._next_size, self._size = now, now, 0
+        self._pids: tuple[tuple[int, int | None], ...] = ()
+        self._looks = 0
+        self.hangs = 0
+        """Times that the job was found hanging."""
+        self.last: LiveJob | None = None
+        """As it was seen when it hung."""
+
+    def tick(self, output: int) -> bool:
+        """A moment passed. Whether to end the job; what goes wrong here is noted and does not concern it."""
+        try:
+            return self._tick(output)
+        except Exception as error:  # watching must not end what is watched
+            self._journal.event("error", text=f"{type(error).__name__}: {error}"[:400])
+            self._next_beat = time.monotonic() + BEAT
+            return False
+
+    def _tick(self, output: int) -> bool:
+        now = time.monotonic()
+        if now >= self._next_size:
+            self._next_size = now + SIZES
+            self._size = log_size(self._logs) if self._logs else 0
+        step = self._still.tick(now, output + self._size)
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT
+            self._beat(output)
+        return step is Step.LOOK and self._look()
+
+    def _beat(self, output: int) -> None:
+        if not self._pids or any(not os.path.exists(f"/proc/{p}") for p, _ in self._pids):
+            self._pids = self._ranks()
+        beats = [beat_of(rank, pid) for pid, rank in self._pids]
+        self._journal.beat(output, self._still.quiet, beats)
+
+    def _ranks(self) -> tuple[tuple[int, int | None], ...]:
+        try:
+            found = ranks_below(processes(), os.getpid())
+        except NoRanks:
+            return ()
+        return tuple((s.pid, number(s.environment, RANKS)) for s in found if s.pid != os.getpid())
+
+    def _look(self) -> bool:
+        table = processes()
+        try:
+            seen = [s for s in ranks_below(table, os.getpid()) if s.pid != os.getpid()]
+        except NoRanks:
+            seen = []
+        job = look(seen, table=table) if seen else None
+        if not self._still.looked(job, time.monotonic()) or job is None:
+            return False
+        self._found_hanging(job)
+        return self._stop
+
+    def _found_hanging(self, job: LiveJob) -> None:
+        self.hangs += 1
+        self.last = job
+        quiet = self._still.quiet
+        self._save(job)
+        dumps = ask_for_recorders(self._local, self._folder / "flight")
+        cause = job.conclusions[0].words if job.conclusions else "their stacks are kept"
+        self._journal.event("hang", quiet=round(quiet, 1), words=cause, dumps=len(dumps))
+        self._say(f"no output for {quiet:.0f} s, and no rank moves: {cause}")
+
+    def _save(self, job: LiveJob) -> None:
+        """The stacks, as text of the form that py-spy prints, one file per rank, and all as JSON."""
+        self._looks += 1
+        folder = self._folder / "stacks"
+        host = os.uname().nodename
+        for process in job.processes:
+            if process.threads:
+                rank = f"rank_{process.rank}" if process.rank is not None else "rank_unknown"
+                path = folder / f"{rank}.{host}.{process.pid}.{self._looks}.txt"
+                path.write_text(stack_text(process), encoding="utf-8", errors="backslashreplace")
+        write_json(folder / f"look.{host}.{self._looks}.json", to_json(job))
+
+
+def stack_text(process: RankProcess) -> str:
+    """As `py-spy dump` prints it, with the innermost frame first."""
+    lines = [f"Process {process.pid}: {' '.join(process.command)}"]
+    if process.rank is not None:
+        lines.append(f"RANK={process.rank} LOCAL_RANK={process.local_rank} WORLD_SIZE={process.world_size}")
+    lines.append("")
+    for number_, thread in enumerate(process.threads):
+        name = thread.name or ("MainThread" if thread.main else f"Thread-{number_}")
+        lines.append(f'Thread {process.pid + number_} (idle): "{name}"')
+        lines += [f"    {f.function} ({f.file}:{f.line or 0})" for f in reversed(thread.frames)]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,67 @@
+"""What a person pastes into an issue, and what happened in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from fsdp_doctor.subjects.incident import CONTEXT, Conclusion, Incident, RankState
+
+EVENTS = 60
+
+
+def clock(time: float | None) -> str:
+    """A time in UTC, to the millisecond."""
+    if time is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
+def summary(incident: Incident, conclusions: Sequence[Conclusion], states: Sequence[RankState]) -> str:
+    """One paragraph: the job, the cause, the rank, how it is known, what the others did, what to do."""
+    job = incident.job
+    size = f"a job of {job.world_size} ranks" if job.world_size else "a job of unknown size"
+    versions = ", ".join(f"{n} {v}" for n, v in (("torch", job.torch), ("NCCL", job.nccl)) if v)
+    if not conclusions:
+        return f"No failure was found in {len(incident.inputs)} input(s) of {size}."
+    cause = conclusions[0]
+    parts = [f"In {size}" + (f" ({versions})" if versions else "") + f": {cause.title}."]
+    if cause.host:
+        parts.append(f"Host: {cause.host}.")
+    if cause.why:
+        parts.append(cause.why if cause.why.endswith((".", "!")) else cause.why + ".")
+    waiting = [s.rank for s in states if s.state == "waiting"]
+    if waiting:
+        parts.append(f"{len(waiting)} rank(s) only waited.")
+    if cause.evidence:
+        e = cause.evidence[0]
+        parts.append(f"Evidence: {e.file}:{e.line}: {e.text[:200]}")
+    if cause.fixes:
+        parts.append(f"Fix: {cause.fixes[0].text}.")
+    parts.append(f"(confidence: {cause.confidence})")
+    return " ".join(parts)
+
+
+def timeline(incident: Incident) -> tuple[str, ...]:
+    """Events in order of time where every one has a time, else of files and lines."""
+    events = [h for h in incident.hits if h.kind != CONTEXT]
+    first: dict[tuple[str, int | None], object] = {}
+    kept = []
+    for hit in events:
+        key = (hit.code, hit.origin.rank)
+        if key not in first:
+            first[key] = hit
+            kept.append(hit)
+    if kept and all(h.origin.time is not None for h in kept):
+        kept.sort(key=lambda h: (h.origin.time or 0.0, h.order))
+    lines = []
+    for hit in kept[:EVENTS]:
+        who = f"rank {hit.origin.rank}" if hit.origin.rank is not None else hit.origin.host or "?"
+        times = f" (x{hit.count})" if hit.count > 1 else ""
+        lines.append(f"{clock(hit.origin.time) or f'{hit.origin.file}:{hit.origin.line}'}  {who}  {hit.code} {hit.kind}{times}: {hit.text.strip()[:160]}")
+    if len(kept) > EVENTS:
+        lines.append(f"… and {len(kept) - EVENTS} more")
+    return tuple(lines)
