@@ -42,13 +42,20 @@ def measurement(probe: ProbeResult, rank: int) -> RankMeasurement | None:
 
 
 def subject(probe: ProbeResult, ranks: Sequence[int], **more: str | None) -> Subject:
-    """The subject of a finding about ranks; host and GPU too where it is one rank."""
+    """The subject of a finding about ranks, with their hosts where these are few; of one also its GPU."""
     if len(ranks) != 1:
-        return Subject(rank=tuple(ranks) or None, host=more.get("host"), device=more.get("device"))
+        host = more.get("host") or ",".join(_places(probe, ranks))
+        return Subject(rank=tuple(ranks) or None, host=host or None, device=more.get("device"))
     found = measurement(probe, ranks[0])
     host = more.get("host") or (found.host or None if found is not None else None)
     gpu = found.gpu if found is not None else None
     return Subject(host=host, rank=ranks[0], gpu=gpu, device=more.get("device"))
+
+
+def _places(probe: ProbeResult, ranks: Sequence[int]) -> list[str]:
+    """The hosts of some ranks in their order; none where they are more than can be shown."""
+    found = list(dict.fromkeys(m.host for r in ranks if (m := measurement(probe, r)) is not None and m.host))
+    return found if len(found) <= SHOWN else []
 
 
 def size_words(size: int) -> str:

@@ -11,27 +11,30 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from fsdp_doctor.probe.cables import Place, as_cables, joins, one_way, slow_throughout
 from fsdp_doctor.probe.pair_table import Kind, Link, Table
-from fsdp_doctor.probe.peers import decided
+from fsdp_doctor.probe.peers import BETWEEN, decided
 from fsdp_doctor.subjects.fabric import EITHER_END, LINK, Culprit
 from fsdp_doctor.tables.probe_thresholds import ISOLATED_SHARE, Floors
 
-ROUND_MATES = 6
-"""Directed pairs of one kind in a round from which the round itself can be called slow."""
+ROUND_MATES = 4
+"""Other directed pairs of one kind in a round, between nodes those of other nodes, from which on the round
+itself can be called slow."""
 
 
 def slow_links(
-    first: Table, second: Table, scope: str, out: frozenset[int], limits: Floors
+    first: Table, second: Table, scope: str, out: frozenset[int], limits: Floors, place: Place
 ) -> tuple[Culprit, ...]:
     """Links of one scope between ranks that are not in `out`; `second` is the repetition."""
     free = [k for k in first.rates if first.scope(k) == scope and not out & set(k)]
-    references = _references(first, free)
+    references = _references(first, free, place)
     slow = {k: r / first.rates[k] for k, r in references.items() if r and r / first.rates[k] >= limits.warn}
     pairs = {(min(k), max(k)) for k in slow}
     every = {(min(k), max(k)) for k in free}
     found = []
+    few = _few(pairs, every) or (scope == BETWEEN and _few_cables(pairs, every, place))
     for pair in sorted(pairs):
-        if not _isolated(pair, pairs, every):
+        if not few or not _isolated(pair, pairs, every):
             continue
         ways = [k for k in (pair, pair[::-1]) if k in slow]
         worst = max(ways, key=lambda k: slow[k])
@@ -50,13 +53,16 @@ def slow_links(
             scope=scope,
             evidence=_way_back(first, worst) if len(ways) == 1 else (),
         )
-        again = _link_again(second, worst, reference, limits)
+        again = _link_again(second, worst, slow, reference, limits)
         if (kept := decided(made, limits, again, limits.warn, limits.fail)) is not None:
             found.append(kept)
+    if scope == BETWEEN:
+        found = [*as_cables(found, every, place)]
+        found += one_way(first, second, free, limits, scope, place)
     return (*found, *_one_direction(first, second, free, references, limits, scope))
 
 
-def _references(table: Table, free: Collection[Link]) -> dict[Link, float | None]:
+def _references(table: Table, free: Collection[Link], place: Place) -> dict[Link, float | None]:
     """What other links of its kind reach; in a round that is slow throughout, what that round reaches."""
     pools: dict[Kind, list[float]] = defaultdict(list)
     together: dict[tuple[Kind, int], list[Link]] = defaultdict(list)
@@ -72,9 +78,13 @@ def _references(table: Table, free: Collection[Link]) -> dict[Link, float | None
             if way in table.rates:
                 del rest[bisect_left(rest, table.rates[way])]
         found[k] = middle = _middle(rest)
-        mates = together[table.kinds[k], table.rounds[k]]
+        mates = [
+            m
+            for m in together[table.kinds[k], table.rounds[k]]
+            if set(m) != set(k) and (table.scope(k) != BETWEEN or joins(m, place) != joins(k, place))
+        ]
         if middle is not None and table.rates[k] < middle and len(mates) >= ROUND_MATES:
-            found[k] = min(middle, statistics.median(table.rates[m] for m in mates if set(m) != set(k)))
+            found[k] = min(middle, statistics.median(table.rates[m] for m in mates))
     return found
 
 
@@ -82,10 +92,19 @@ def _middle(ordered: Sequence[float]) -> float | None:
     return statistics.median(ordered) if ordered else None
 
 
+def _few(slow: Collection[object], every: Collection[object]) -> bool:
+    """Whether few enough are slow for each to be a fault, and not the machine's layout."""
+    return len(slow) <= max(1, ISOLATED_SHARE * len(every))
+
+
+def _few_cables(slow: Collection[Link], every: Collection[Link], place: Place) -> bool:
+    """The same for pairs of hosts, where slow pairs lie only between hosts that are slow throughout."""
+    whole = slow_throughout(slow, every, place)
+    return {joins(p, place) for p in slow} == whole and _few(whole, {joins(p, place) for p in every})
+
+
 def _isolated(pair: Link, slow: Collection[Link], every: Collection[Link]) -> bool:
-    """Whether few enough pairs of both ends and in all are slow for this one to be a fault, not a layout."""
-    if len(slow) > max(1, ISOLATED_SHARE * len(every)):
-        return False
+    """Whether few enough pairs of both its ends are slow."""
     for end in pair:
         own, bad = (sum(end in p for p in pairs) for pairs in (every, slow))
         if bad > max(1, ISOLATED_SHARE * own):
@@ -98,12 +117,19 @@ def _way_back(table: Table, link: Link) -> tuple[str, ...]:
     return () if back is None else (f"the other way {back:.3g} GB/s",)
 
 
-def _link_again(second: Table, link: Link, reference: float, limits: Floors) -> bool | None:
+def _link_again(
+    second: Table, link: Link, slow: Collection[Link], reference: float, limits: Floors
+) -> bool | None:
+    """Whether the link is slow again, against links that were not slow and were measured beside it."""
     rate = second.rates.get(link)
     if rate is None:
         return None
-    fresh = _references(second, [k for k in second.rates if second.kinds[k] == second.kinds[link]])
-    return (fresh[link] or reference) / rate >= limits.warn
+    fresh = [
+        v
+        for k, v in second.rates.items()
+        if second.kinds[k] == second.kinds[link] and k not in slow and set(k) != set(link)
+    ]
+    return (statistics.median(fresh) if fresh else reference) / rate >= limits.warn
 
 
 def _one_direction(

@@ -21,10 +21,14 @@ def pair_culprits(
 ) -> tuple[Culprit, ...]:
     """Slow ranks, nodes, rails and links. Pairs of `explained` ranks (`also`: per scope) accuse nobody."""
     first, second = pair_table(result, 0), pair_table(result, 1)
+    place = {r.rank: r.host for r in result.ranks}
     found: list[Culprit] = []
     for scope in (INSIDE, BETWEEN):
         out = frozenset(explained) | frozenset(also.get(scope, ()))
         slow = slow_ranks(result, first, second, scope, out, limits)
+        taking = {r for k in first.rates if first.scope(k) == scope and not out & set(k) for r in k}
+        if set(slow) == taking:  # all of them cannot be slower than the others: it lies between them
+            slow = {}
         found += grouped(result, first, scope, slow)
-        found += slow_links(first, second, scope, out | set(slow), limits)
+        found += slow_links(first, second, scope, out | set(slow), limits, place)
     return tuple(found)

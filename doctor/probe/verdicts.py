@@ -110,11 +110,15 @@ def _pairs(result: ProbeResult, suspects: Sequence[Culprit]) -> tuple[tuple[int,
     )
     host = {r: h for h, ranks in hosts(result).items() for r in ranks}
     far = {p for p in tried if host.get(p[0]) != host.get(p[1])}
-    bad = {r for c in suspects for r in c.ranks}
+    links = [c for c in suspects if c.kind in (LINK, EITHER_END)]
+    bad = {r for c in suspects for r in c.ranks if c not in links}
     wanted: list[tuple[int, int]] = []
     for c in suspects:
-        if c.kind in (LINK, EITHER_END) and c.source is not None and c.target is not None:
+        if c in links and c.source is not None and c.target is not None:
+            ends = {host.get(c.source), host.get(c.target)}
+            cable = [p for p in tried if set(p) <= set(c.ranks) and {host.get(r) for r in p} == ends]
             wanted.append((min(c.source, c.target), max(c.source, c.target)))
+            wanted += cable[: 2 * CONTROLS]
         elif c.kind not in (COMPUTE, COPY):
             for rank in c.ranks:
                 own = [p for p in tried if rank in p and (p in far) == (c.scope == BETWEEN)]
@@ -122,7 +126,10 @@ def _pairs(result: ProbeResult, suspects: Sequence[Culprit]) -> tuple[tuple[int,
                 wanted += (clean or own)[: 2 * CONTROLS]
     if not wanted:
         return ()
-    healthy = [p for p in tried if not bad & set(p)]
+    # Best without any rank of a suspected link; but its ends' other pairs are sound too.
+    ends_of_links = {r for c in links for r in c.ranks}
+    healthy = [p for p in tried if not bad & set(p) and p not in wanted]
+    healthy.sort(key=lambda p: len(ends_of_links & set(p)))
     for across in sorted({p in far for p in wanted}):
         wanted += [p for p in healthy if (p in far) == across][:CONTROLS]
     return tuple(dict.fromkeys(p for p in wanted if p in tried))
