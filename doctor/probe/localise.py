@@ -197,7 +197,8 @@ def examined(result: ProbeResult, figures: Sequence[Figure]) -> Reach:
     """What was measured on all ranks, and what on some of them; a kind is in one of both or in none."""
     pausing = sum(any(_pauses(t.think_seconds) for t in r.collectives) for r in result.ranks)
     copying = min(len(_copy_costs(result, direction, 0)) for direction in ("h2d", "d2h"))
-    whole, part = [], []
+    whole: list[str] = []
+    part: list[str] = []
     for kind, count in ((COMPUTE, len(_work(result, 0))), (LATE, pausing), (COPY, copying)):
         if count > 1:
             (whole if count == result.world_size else part).append(kind)
