@@ -16,7 +16,8 @@ JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_ba
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 ENVIRONMENT_LIMIT = 1 << 20
 PROCESS_LIMIT = 65536
-LAUNCHERS = ("torchrun", "accelerate", "srun", "mpirun", "mpiexec", "deepspeed", "slurmstepd")
+LAUNCHERS = ("torchrun", "accelerate", "srun", "mpirun", "mpiexec", "deepspeed", "slurmstepd", "fsdp-doctor")
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "fsdp_doctor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,7 @@ def _is_script(seen: Seen) -> bool:
 
 def _is_launcher(seen: Seen) -> bool:
     names = {w.rpartition("/")[2] for w in seen.command[:3]}
-    modules = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
-    return bool(names.intersection(LAUNCHERS)) or any(w in modules for w in seen.command[:5])
+    return bool(names.intersection(LAUNCHERS)) or any(w in MODULES for w in seen.command[:5])
 
 
 def number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:

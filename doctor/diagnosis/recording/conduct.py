@@ -63,7 +63,7 @@ def conduct(
     journal: Journal,
     watching: Watching,
 ) -> Ended:
-    """Run a command. Raises `CannotStart`. Nothing that watches can end it; only `Watching.tick` may ask to."""
+    """Run a command. Raises `CannotStart`. Only what `Watching.tick` answers may end it early."""
     began = time.monotonic()
     process = _start(words, env)
     journal.event("started", pid=process.pid)
@@ -72,7 +72,7 @@ def conduct(
     def hear(number: object, passed_on: bool) -> None:
         name = getattr(number, "name", str(number))
         heard.append(name)
-        journal.event("signal", name=name, passed_on=passed_on)
+        journal.event("signal", signal=name, passed_on=passed_on)
 
     forwarding = Forwarding(process.pid, hear)
     forwarding.start()

@@ -28,13 +28,14 @@ def default_name(now: datetime) -> str:
 
 
 def prepare(path: Path, variables: Mapping[str, str]) -> Path:
-    """Make the folder of a run and return it; below `path` for each host, where several share it.
+    """Make the folder of a run and return it; below `path` for each task, where several share it.
 
     Raises `FolderError` where it cannot be written, or holds another run.
     """
     path = path.absolute()
-    if _one_of_several_nodes(variables):
-        path = path / socket.gethostname()
+    task = _task(variables)
+    if task is not None:
+        path = path / f"{socket.gethostname()}.{task}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / RUN).exists():
@@ -52,12 +53,17 @@ def prepare(path: Path, variables: Mapping[str, str]) -> Path:
     return path
 
 
-def _one_of_several_nodes(variables: Mapping[str, str]) -> bool:
-    """Whether this command itself was started once per node, as by `srun fsdp-doctor run`."""
-    return any(
-        variables.get(n, "").isdigit() and int(variables[n]) > 1
-        for n in ("SLURM_STEP_NUM_NODES", "OMPI_MCA_orte_num_nodes")
-    )
+def _task(variables: Mapping[str, str]) -> int | None:
+    """Which of several tasks this is, as below `srun fsdp-doctor run`; None for the only one."""
+    for count, own in (
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+    ):
+        total, task = variables.get(count, ""), variables.get(own, "")
+        if total.isdigit() and int(total) > 1 and task.isdigit():
+            return int(task)
+    return None
 
 
 def write_json(path: Path, value: object) -> None:

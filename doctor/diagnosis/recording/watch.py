@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fsdp_doctor.codec import to_json
@@ -15,6 +16,7 @@ from fsdp_doctor.diagnosis.recording.folder import write_json
 from fsdp_doctor.diagnosis.recording.journal import Journal, beat_of
 from fsdp_doctor.diagnosis.recording.requests import ask_for_recorders
 from fsdp_doctor.diagnosis.recording.stillness import Step, Stillness
+from fsdp_doctor.facts.redact import Redactor
 from fsdp_doctor.subjects.stacks import LiveJob, RankProcess
 
 BEAT = 10.0
@@ -115,12 +117,13 @@ class Watch:
                 rank = f"rank_{process.rank}" if process.rank is not None else "rank_unknown"
                 path = folder / f"{rank}.{host}.{process.pid}.{self._looks}.txt"
                 path.write_text(stack_text(process), encoding="utf-8", errors="backslashreplace")
-        write_json(folder / f"look.{host}.{self._looks}.json", to_json(job))
+        bare = replace(job, processes=tuple(replace(p, command=()) for p in job.processes))
+        write_json(folder / f"look.{host}.{self._looks}.json", to_json(bare))
 
 
 def stack_text(process: RankProcess) -> str:
     """As `py-spy dump` prints it, with the innermost frame first."""
-    lines = [f"Process {process.pid}: {' '.join(process.command)}"]
+    lines = [f"Process {process.pid}: {' '.join(Redactor().words(process.command))}"]
     if process.rank is not None:
         lines.append(f"RANK={process.rank} LOCAL_RANK={process.local_rank} WORLD_SIZE={process.world_size}")
     lines.append("")

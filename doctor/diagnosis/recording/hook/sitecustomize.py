@@ -17,7 +17,8 @@ from __future__ import annotations
 import os
 import sys
 
-if False:  # for type checkers: what costs time at the start of every process is not imported
+TYPE_CHECKING = False  # as `typing` has it, which would cost time at the start of every process
+if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
@@ -76,7 +77,8 @@ def _flight_recorder() -> str | bytes | None:
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
         dump = getattr(c10d, name, None)
         if dump is not None:
-            return dump()
+            text = dump()
+            return text if isinstance(text, (str, bytes)) else None
     return None
 
 

@@ -1,0 +1,234 @@
+"""`fsdp-doctor run -- COMMAND`: run a job so that everything needed is there when it fails or hangs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from fsdp_doctor.cli.common import SECONDS, Settings, common
+from fsdp_doctor.cli.output import complain
+from fsdp_doctor.cli.reporting import now
+from fsdp_doctor.cli.version import tool
+from fsdp_doctor.diagnosis.recording import evidence, release
+from fsdp_doctor.diagnosis.recording.conduct import CannotStart, Ended, conduct
+from fsdp_doctor.diagnosis.recording.console import Console
+from fsdp_doctor.diagnosis.recording.folder import (
+    CONSOLE,
+    MANIFEST_SCHEMA,
+    RUN,
+    FolderError,
+    default_name,
+    drop_empty,
+    prepare,
+    write_json,
+)
+from fsdp_doctor.diagnosis.recording.journal import Journal
+from fsdp_doctor.diagnosis.recording.settings import Setting, settings
+from fsdp_doctor.diagnosis.recording.watch import Watch
+from fsdp_doctor.facts.launch import LaunchError, parse_launch
+from fsdp_doctor.facts.redact import Redactor
+from fsdp_doctor.subjects.launch import Launch
+
+PATIENCE = 120.0
+HOOK = Path(__file__).absolute().parents[1] / "diagnosis" / "recording" / "hook"
+NAME = "fsdp-doctor run"
+
+
+@click.command(
+    "run",
+    short_help="Run a job so that everything needed is there when it fails or hangs.",
+    context_settings={"ignore_unknown_options": False},
+)
+@common("text")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder. [default: named by the time]"
+)
+@click.option(
+    "--hang-after",
+    type=SECONDS,
+    default=PATIENCE,
+    metavar="SECONDS",
+    help=f"Look at the ranks after so long without output; less than the timeout. [default: {PATIENCE:.0f}]",
+)
+@click.option("--stop-on-hang", is_flag=True, help="End a job that hangs once its stacks are taken.")
+@click.option("--no-hook", is_flag=True, help="Put nothing into the job's own Python processes.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def command(
+    own: Settings,
+    out: Path | None,
+    hang_after: float,
+    stop_on_hang: bool,
+    no_hook: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND (torchrun, accelerate launch, srun, mpirun, python …) and exit with its status.
+
+    Sets what the installed torch understands, and nothing that you have set: Flight Recorder and its files,
+    logs of each rank, NCCL's messages. When no output comes and no rank moves, takes the stacks of all ranks
+    of this host and asks for their Flight Recorders before the watchdog ends them. At the end says what went
+    wrong, and DIR holds all of it.
+    """
+    if os.name != "posix":
+        raise click.UsageError("run works on Linux and macOS only")
+    env = dict(os.environ)
+    try:
+        folder = prepare(out or Path(default_name(datetime.now())), env)
+    except FolderError as error:
+        raise click.UsageError(f"--out {error}" if out is not None else str(error)) from None
+    # Named pipes want a local disk, and a short path.
+    local = Path(tempfile.mkdtemp(prefix="fsdp-doctor-"))
+    try:
+        return _recorded(own, command, env, folder, local, hang_after, stop_on_hang, not no_hook)
+    finally:
+        shutil.rmtree(local, ignore_errors=True)
+
+
+def _recorded(
+    own: Settings,
+    words: tuple[str, ...],
+    env: dict[str, str],
+    folder: Path,
+    local: Path,
+    patience: float,
+    stop: bool,
+    hook: bool,
+) -> int:
+    launch = _launch(words, env)
+    python = release.interpreter(words, env.get("PATH"))
+    torch = release.version(python, env)
+    chosen = settings(release.release(torch), launch, words, env, str(folder), str(local))
+    given = _environment(env, chosen, folder, local, hook)
+    manifest = _manifest(words, env, chosen, torch, python, hook)
+    write_json(folder / RUN, manifest)
+    _announce(folder, torch, chosen, own.verbose)
+    console = Console(folder / CONSOLE, _say)
+    journal = Journal(folder / "journal" / f"{socket.gethostname()}.jsonl")
+    watch = Watch(
+        folder, local, journal, patience, _say, log_folders=_log_folders(folder, words, given), stop=stop
+    )
+    kills = evidence.oom_kills()
+    began = time.monotonic()
+    try:
+        ended = conduct(words, given, console, journal, watch)
+    except CannotStart as error:
+        _say(f"error: {error}")
+        return error.status
+    finally:
+        console.close()
+        journal.close()
+    _gather(folder, time.monotonic() - began, kills)
+    _close(folder, manifest, ended, watch.hangs)
+    _conclude(folder, ended, watch, own)
+    return ended.exit_code
+
+
+def _launch(words: Sequence[str], env: Mapping[str, str]) -> Launch | None:
+    try:
+        return parse_launch(words, Path.cwd(), env)
+    except (LaunchError, OSError):
+        return None  # any command may be run
+
+
+def _environment(
+    env: Mapping[str, str], chosen: Sequence[Setting], folder: Path, local: Path, hook: bool
+) -> dict[str, str]:
+    given = {**env, **{s.name: s.value for s in chosen if not s.kept}}
+    if hook:
+        path = env.get("PYTHONPATH", "")
+        given["PYTHONPATH"] = f"{HOOK}{os.pathsep}{path}" if path else str(HOOK)
+        given["FSDP_DOCTOR_RUN"], given["FSDP_DOCTOR_LOCAL"] = str(folder), str(local)
+        given["FSDP_DOCTOR_PID"] = str(os.getpid())
+    return given
+
+
+def _manifest(
+    words: Sequence[str],
+    env: Mapping[str, str],
+    chosen: Sequence[Setting],
+    torch: str | None,
+    python: str | None,
+    hook: bool,
+) -> dict[str, object]:
+    redactor = Redactor()
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "tool": tool(),
+        "started": now(),
+        "host": socket.gethostname(),
+        "cwd": os.getcwd(),
+        "command": redactor.words(words),
+        "python": python,
+        "torch": torch,
+        "hook": hook,
+        "variables": {s.name: {"value": s.value, "set_by": "user" if s.kept else "run"} for s in chosen},
+        "environment": redactor.env({k: v for k, v in env.items() if k.startswith(SHOWN)}),
+    }
+
+
+SHOWN = (
+    *("CUDA_", "NCCL_", "TORCH", "PYTORCH_", "SLURM_", "MASTER_"),
+    *("RANK", "WORLD_SIZE", "LOCAL_", "OMP_", "PET_"),
+)
+"""Beginnings of the names of variables that bear on training; no other is kept."""
+
+
+def _log_folders(folder: Path, words: Sequence[str], given: Mapping[str, str]) -> list[Path]:
+    """Where the ranks' logs grow, so that a launcher that shows nothing is not taken for a job that hangs."""
+    found = [given["PET_LOG_DIR"]] if "PET_LOG_DIR" in given else []
+    for i, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name in ("--log-dir", "--log_dir"):
+            found.append(value or (words[i + 1] if i + 1 < len(words) else ""))
+    return [Path(f) for f in found if f]
+
+
+def _announce(folder: Path, torch: str | None, chosen: Sequence[Setting], verbose: bool) -> None:
+    kept = [s.name for s in chosen if s.kept]
+    yours = f"; left as you set them: {', '.join(kept)}" if kept else ""
+    _say(f"records to {folder} (torch {torch or 'not found'}){yours}")
+    if verbose:
+        for setting in chosen:
+            _say(f"{setting.name}={setting.value}{' (yours)' if setting.kept else ''}: {setting.why}")
+
+
+def _gather(folder: Path, seconds: float, kills: int | None) -> None:
+    """What the host tells after the end."""
+    with suppress(OSError):
+        lines = evidence.kernel_lines(seconds + 5)
+        if lines:
+            (folder / "kernel.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        after = evidence.oom_kills()
+        if kills is not None and after is not None and after > kills:
+            text = f"memory.events of {socket.gethostname()}: oom_kill {after - kills}\n"
+            (folder / "memory.events.log").write_text(text, encoding="utf-8")
+
+
+def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int) -> None:
+    told = {
+        "ended": now(),
+        "seconds": round(ended.seconds, 3),
+        "status": ended.status,
+        "signals": list(ended.signals),
+        "hangs": hangs,
+        "stopped_by_run": ended.stopped,
+    }
+    with suppress(OSError):
+        write_json(folder / RUN, {**manifest, **told})
+        drop_empty(folder)
+
+
+def _conclude(folder: Path, ended: Ended, watch: Watch, own: Settings) -> None:
+    _say(f"the command ended with {ended.exit_code}; kept in {folder}")
+
+
+def _say(text: str) -> None:
+    complain(f"{NAME}: {text}")

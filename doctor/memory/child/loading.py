@@ -1,0 +1,175 @@
+"""The user's model and batch: a function of a file or a module, or a transformers configuration."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+
+class Refused(Exception):
+    """What was asked for cannot be replayed. `place` is the user's file and line where one is known."""
+
+    def __init__(self, kind: str, text: str, place: str = "", trace: str = "", **more: object) -> None:
+        super().__init__(text)
+        self.kind, self.text, self.place, self.trace, self.more = kind, text, place, trace, more
+
+
+def function(spec: str, what: str) -> Callable[..., Any]:
+    """The function that `FILE.py:NAME` or `pkg.mod:NAME` names. Raises `Refused`."""
+    source, _, name = spec.rpartition(":")
+    try:
+        module = _file(source) if source.endswith(".py") else importlib.import_module(source)
+    except BaseException as error:
+        _reraise(error, what, f"{what} {spec}: importing {source} failed")
+    found = getattr(module, name, None)
+    if not callable(found):
+        near = ", ".join(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
+        raise Refused(
+            what, f"{what} {spec}: {source} has no function {name!r}" + (f"; it has {near}"[:300] if near else "")
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _file(path: str) -> Any:
+    path = os.path.abspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"there is no file {path}")
+    folder, name = os.path.split(path)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = name[:-3]
+    name = name if name not in sys.modules else f"_fsdp_doctor_{name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(factory: Callable[..., Any], args: dict[str, Any], what: str, *first: object) -> Any:
+    """Call the user's function. Raises `Refused` with the line of theirs that failed."""
+    try:
+        return factory(*first, **args)
+    except BaseException as error:
+        _reraise(error, what, f"the {what} function failed")
+
+
+def _reraise(error: BaseException, what: str, said: str) -> Any:
+    if isinstance(error, (KeyboardInterrupt, Refused)):
+        raise error
+    text = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    place = user_place(error)
+    hint = ""
+    if "CUDA" in text and ("not compiled" in text or "not linked" in text or "NVIDIA driver" in text):
+        hint = " (it asks for a GPU: leave the device to the doctor, which places the module and calls the batch function with one)"
+    elif isinstance(error, Offline) or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
+        hint = " (it needs the network: build the model from a configuration, without downloading weights)"
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
+    raise Refused(what, f"{said}: {_one_line(text)}{hint}", place, trace) from None
+
+
+def _one_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] + (f" … {lines[-1]}" if len(lines) > 1 else ""))[:500] if lines else ""
+
+
+def user_place(error: BaseException) -> str:
+    """File and line of the innermost frame outside torch, transformers and this package, else the innermost."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<frozen"))]
+    foreign = (f"{os.sep}torch{os.sep}", f"{os.sep}transformers{os.sep}", f"{os.sep}importlib{os.sep}")
+    for f in reversed(frames):
+        if not any(part in f.filename for part in foreign):
+            return f"{f.filename}:{f.lineno}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+class Offline(OSError):
+    """A connection was tried."""
+
+
+def no_network() -> None:
+    """Refuse every connection that leaves the machine: a factory must not download anything here."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "socket.connect":
+            address = args[1]
+            if isinstance(address, tuple) and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
+                raise Offline(f"connection to {address[0]}:{address[1]} while the model is built")
+        elif event == "socket.getaddrinfo" and str(args[0]) not in ("127.0.0.1", "::1", "localhost", "None", ""):
+            raise Offline(f"look-up of {args[0]} while the model is built")
+
+    sys.addaudithook(hook)
+
+
+class HfLoss:
+    """Factory of a causal or other language model from a folder with config.json; the module returns `.loss`."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, **kwargs: Any) -> Any:
+        """The module, without weights. Raises `Refused` where transformers cannot build one."""
+        try:
+            import transformers
+        except ImportError as error:
+            raise Refused("model", f"hf:{self.folder} needs transformers: {error} (pip install fsdp-doctor[hf])") from None
+        import torch
+
+        if not os.path.isfile(os.path.join(self.folder, "config.json")):
+            raise Refused("model", f"hf:{self.folder}: there is no config.json")
+        config = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True, **kwargs)
+        config.use_cache = False
+        net = None
+        for name in getattr(config, "architectures", None) or ():
+            kind = getattr(transformers, name, None)
+            if kind is not None and "labels" in _parameters(kind.forward):
+                net = kind(config)
+                break
+        if net is None:
+            for auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForImageClassification"):
+                try:
+                    net = getattr(transformers, auto).from_config(config)
+                    break
+                except ValueError:
+                    continue
+        if net is None:
+            raise Refused("model", f"hf:{self.folder}: transformers has no model with a loss for {type(config).__name__}")
+
+        class WithLoss(torch.nn.Module):  # type: ignore[misc]
+            """Returns the loss for (input_ids, labels), or for (pixel_values, labels)."""
+
+            def __init__(self, net: Any) -> None:
+                super().__init__()
+                self.net = net
+                self.name = "input_ids" if "input_ids" in _parameters(net.forward) else "pixel_values"
+
+            def forward(self, first: Any, labels: Any) -> Any:
+                """The scalar loss."""
+                return self.net(**{self.name: first, "labels": labels}).loss
+
+        return WithLoss(net)
+
+
+def _parameters(f: Any) -> Any:
+    import inspect
+
+    return inspect.signature(f).parameters
+
+
+def hf_batch(device: Any, batch: int = 1, seq: int = 1024, vocab: int | None = None) -> Any:
+    """Token ids and labels of `batch` sequences of `seq` tokens."""
+    import torch
+
+    ids = torch.zeros(batch, seq, dtype=torch.long, device=device)
+    return ids, ids.clone()

@@ -1,0 +1,167 @@
+"""The model sharded as asked: the real FSDP2, FSDP1 or DDP bookkeeping over a fake process group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from .data_parallel import DataParallel
+from .loading import Refused
+from .offload import offload
+from .tracker import Tracker
+
+HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+
+
+def dtype(name: str | None) -> Any:
+    """A torch dtype by name; None stays None."""
+    return getattr(torch, name) if name else None
+
+
+def start_group(world: int) -> None:
+    """A process group of `world` ranks, of which this is rank 0, and which moves no byte."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ.update(RANK="0", WORLD_SIZE=str(world), LOCAL_RANK="0", LOCAL_WORLD_SIZE=str(world))
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+
+
+def classes(model: nn.Module, names: Iterable[str], flag: str) -> set[type[nn.Module]]:
+    """The classes of modules in the model by their names. Raises `Refused` for one that is not there."""
+    known: dict[str, set[type[nn.Module]]] = {}
+    for module in model.modules():
+        known.setdefault(type(module).__name__, set()).add(type(module))
+    missing = [n for n in names if n not in known]
+    if missing:
+        repeated = repeated_blocks(model)
+        said = ", ".join(f"{n} ({c} of them)" for n, c in repeated) or "none"
+        raise Refused(
+            "class", f"{flag}: the model has no module of class {', '.join(missing)}; repeated blocks in it: {said}", classes=[n for n, _ in repeated]
+        )
+    return {kind for n in names for kind in known[n]}
+
+
+def repeated_blocks(model: nn.Module) -> list[tuple[str, int]]:
+    """Classes that stand in a list of at least two modules, the ones with most parameters first."""
+    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for module in model.modules():
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        for child in module:
+            name = type(child).__name__
+            if type(child).__module__.startswith("torch.nn.modules") and not name.startswith("Transformer"):
+                continue
+            found[name] = found.get(name, 0) + 1
+            sizes[name] = sizes.get(name, 0) + sum(p.numel() for p in child.parameters())
+    return sorted(((n, c) for n, c in found.items() if c > 1), key=lambda nc: -sizes[nc[0]])
+
+
+class Sharded:
+    """A model under one API, and how it is asked to sync, to clip and to be made."""
+
+    def __init__(self, model: nn.Module, job: dict[str, Any], tracker: Tracker) -> None:
+        self.model, self.job, self.tracker = model, job, tracker
+        self.api: str = job["api"]
+        self.world: int = job["world_size"]
+        self.wrap = classes(model, job.get("wrap") or (), "--wrap")
+        self.checkpoint = classes(model, job.get("checkpoint") or (), "--checkpoint-activations")
+        self.param_dtype, self.reduce_dtype = dtype(job.get("param_dtype")), dtype(job.get("reduce_dtype"))
+        self.ddp: DataParallel | None = None
+        self.mesh = None if self.api == "ddp" else self._mesh()
+
+    def _mesh(self) -> Any:
+        shard = self.job.get("shard_size")
+        if self.job["strategy"] in HYBRID and not shard:
+            shard = min(8, self.world)
+        if shard and self.world % shard:
+            raise Refused("world", f"--shard-size {shard} does not divide --world-size {self.world}")
+        if shard and (self.api == "fsdp2" or self.job["strategy"] in HYBRID):
+            return init_device_mesh("cpu", (self.world // shard, shard), mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh("cpu", (self.world,))
+
+    def before_fakes(self) -> None:
+        """What has to be done on meta parameters, outside fake tensors: FSDP2 builds meshes then."""
+        if self.api != "fsdp2":
+            return
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+        self._activation_checkpointing()
+        strategy: str = self.job["strategy"]
+        reshard: bool | int = strategy not in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
+        if strategy.startswith("RESHARD_INT:"):
+            reshard = int(strategy.partition(":")[2])
+        more: dict[str, Any] = {"mesh": self.mesh}
+        more["mp_policy"] = MixedPrecisionPolicy(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
+        if self.job.get("offload"):
+            more["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
+        for module in reversed(list(self.model.modules())):
+            if type(module) in self.wrap:
+                fully_shard(module, reshard_after_forward=reshard, **more)
+        fully_shard(self.model, reshard_after_forward=reshard if isinstance(reshard, bool) else True, **more)
+
+    def on_fakes(self) -> nn.Module:
+        """Give the parameters memory and, for FSDP1 and DDP, wrap."""
+        tracker, model = self.tracker, self.model
+        if self.api == "fsdp2":
+            tracker.host = bool(self.job.get("offload"))
+            if tracker.host:
+                offload(tracker)
+            model.to_empty(device="cpu")
+            tracker.host = False
+        elif self.api == "ddp":
+            model.to_empty(device="cpu")
+            self.ddp = DataParallel(model, tracker)
+        else:
+            model = self.model = FullyShardedDataParallel(
+                model,
+                auto_wrap_policy=ModuleWrapPolicy(self.wrap) if self.wrap else None,
+                param_init_fn=_materialize,
+                device_id=torch.device("cpu"),
+                use_orig_params=True,
+                sharding_strategy=ShardingStrategy[self.job["strategy"]],
+                device_mesh=self.mesh if self.job["strategy"] in HYBRID else None,
+                mixed_precision=MixedPrecision(
+                    param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype, buffer_dtype=self.param_dtype
+                )
+                if self.param_dtype or self.reduce_dtype
+                else None,
+            )
+            self._activation_checkpointing()
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = torch.zeros_like(buffer, device="cpu")
+        model.train()
+        return model
+
+    def _activation_checkpointing(self) -> None:
+        if self.checkpoint:
+            apply_activation_checkpointing(
+                self.model,
+                checkpoint_wrapper_fn=checkpoint_wrapper,
+                check_fn=lambda m: type(m) in self.checkpoint,
+            )
+
+    def clip(self) -> None:
+        """Clip by the global norm, as each API has it done."""
+        if self.api == "fsdp1":
+            self.model.clip_grad_norm_(1.0)
+        else:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+
+
+def _materialize(module: nn.Module) -> None:
+    module.to_empty(device="cpu", recurse=False)

@@ -1,0 +1,335 @@
+"""Notes when storages come to life and die: a dispatch mode above the fake tensors.
+
+A CUDA program asks its allocator for a block when a storage is made and gives it back when the last tensor
+on it goes. On fake tensors the same Python and the same autograd engine run, so that storages live exactly
+as long. What differs is mended here: sums of gradients that the engine makes in place only for plain tensors,
+memory that kernels take for the time of one call, and tensors that stay on the host.
+"""
+
+from __future__ import annotations
+
+import bisect
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import values
+from .events import USED, WAITED, Events
+from .kernels import Kernels
+
+aten = torch.ops.aten
+prim_device = torch.ops.prim.device.default
+OWN = __file__.rsplit("/", 1)[0]
+FREE_OPS = frozenset(("profiler", "prim"))
+
+
+class Entry:
+    """One living storage."""
+
+    __slots__ = ("block", "host", "ref", "size")
+
+    def __init__(self, ref: weakref.ref[Any], size: int, block: int, host: bool) -> None:
+        self.ref, self.size, self.block, self.host = ref, size, block, host
+
+
+class Where:
+    """Which module runs: in forward by its hooks, in backward by the sequence number of the autograd node."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._names: dict[int, str] = {}
+        self._stack: list[int] = [0]
+        self._starts: list[int] = [0]
+        self._owners: list[int] = [0]
+
+    def name(self, root: torch.nn.Module) -> None:
+        """Learn the modules of a model; wrappers' own parts of the names are left out."""
+        for path, module in root.named_modules(remove_duplicate=True):
+            parts = (p for p in path.split(".") if p not in ("_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+            self._names[id(module)] = ".".join(parts)
+
+    def install(self) -> None:
+        """Follow every module's forward."""
+        hooks = torch.nn.modules.module
+        hooks.register_module_forward_pre_hook(self._enter)
+        hooks.register_module_forward_hook(self._leave, always_call=True)
+
+    def _enter(self, module: torch.nn.Module, _args: object) -> None:
+        known = self._names.get(id(module))
+        self._stack.append(self._stack[-1] if known is None else self._events.modules.number(known))
+        self._note()
+
+    def _leave(self, _module: torch.nn.Module, _args: object, _out: object) -> None:
+        if len(self._stack) > 1:
+            self._stack.pop()
+        self._note()
+
+    def _note(self) -> None:
+        at = torch._C._autograd._get_sequence_nr()
+        if self._starts[-1] == at:
+            self._owners[-1] = self._stack[-1]
+        else:
+            self._starts.append(at)
+            self._owners.append(self._stack[-1])
+
+    def now(self) -> int:
+        """The number of the running module's name; 0 where there is none."""
+        if len(self._stack) > 1:
+            return self._stack[-1]
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return 0
+        return self._owners[bisect.bisect_right(self._starts, node._sequence_nr()) - 1]
+
+    def words(self) -> str:
+        """The running module's name."""
+        return self._events.modules.texts()[self.now()]
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[misc]
+    """The dispatch mode. `host` makes new tensors host tensors while it is set."""
+
+    def __init__(self, events: Events, kernels: Kernels) -> None:
+        super().__init__()
+        self.events, self.kernels, self.where = events, kernels, Where(events)
+        self.live: dict[int, Entry] = {}
+        self.refs: dict[int, int] = {}
+        self.paused = 0
+        self.host = False
+        self.any_host = False
+        self.label: str | None = None
+        """What allocations are called while it is set, in place of the operator's name."""
+        self.assumed = values.Assumed()
+        self.seen: dict[str, int] = {}
+        self.running: Any = None
+        self._pending: tuple[weakref.ref[Any], int, int] | None = None
+        self._streams: dict[int, int] = {}
+        self._watch_resizing()
+
+    # ------------------------------------------------------------------------------------ storages
+    def stream(self) -> int:
+        """The number of the current stream."""
+        current = torch.cpu._current_stream
+        found = self._streams.get(id(current))
+        if found is None:
+            found = self._streams[id(current)] = self.events.streams.number(f"stream {len(self._streams)}")
+        return found
+
+    def watch(self, storage: Any, operator: str, share: int | None = None, host: bool = False) -> None:
+        """Note a storage unless it is known. `share` is a block that it lives in together with another."""
+        key = storage._cdata
+        if key in self.live:
+            return
+        size = storage.nbytes()
+        if share is not None:
+            self.refs[share] += 1
+            block = share
+        else:
+            block = self._new(size, operator, host)
+        if host:
+            self.any_host = True
+
+        def gone(_: object, key: int = key) -> None:
+            entry = self.live.pop(key, None)
+            if entry is not None:
+                self._drop(entry.block, entry.host)
+
+        self.live[key] = Entry(weakref.ref(storage, gone), size, block, host)
+
+    def _new(self, size: int, operator: str, host: bool = False) -> int:
+        if not size:
+            return -1
+        block = self.events.allocate(size, self.stream(), self.label or operator, self.where.now(), host)
+        self.refs[block] = 1
+        return block
+
+    def _drop(self, block: int, host: bool = False) -> None:
+        if block < 0:
+            return
+        self.refs[block] -= 1
+        if not self.refs[block]:
+            del self.refs[block]
+            self.events.free(block, host)
+
+    def keep(self, size: int, operator: str) -> None:
+        """A block that is never given back, as a library's workspace."""
+        self._new(size, operator)
+
+    def is_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lives in host memory."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)
+        return entry is not None and entry.host
+
+    def to_host(self, tensor: torch.Tensor) -> None:
+        """Take a tensor's memory from the GPU's account to the host's."""
+        storage = tensor.untyped_storage()
+        entry = self.live.get(storage._cdata)
+        if entry is not None and not entry.host:
+            self._drop(entry.block)
+            entry.block, entry.host, self.any_host = self._new(entry.size, "host", True), True, True
+
+    def used_by(self, tensor: torch.Tensor, stream: object) -> None:
+        """record_stream: another stream has work on a tensor."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)
+        number = self._streams.get(id(stream))
+        if entry is not None and entry.block >= 0 and not entry.host and number is not None:
+            self.events.row(USED, entry.block, 0, number, 0, 0)
+
+    def waited(self, upto: int) -> None:
+        """The host waited for an event that was recorded when there were `upto` rows."""
+        self.events.row(WAITED, -1, upto, 0, 0, 0)
+
+    def _watch_resizing(self) -> None:
+        real = torch.UntypedStorage.resize_
+
+        def resize_(storage: Any, size: int) -> Any:
+            result = real(storage, size)
+            if not self.paused:
+                self.resized(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_
+
+    def resized(self, storage: Any) -> None:
+        """FSDP frees and allocates its buffers by resizing storages."""
+        entry = self.live.get(storage._cdata)
+        if entry is None:
+            self.watch(storage, "resize_")
+            return
+        size = storage.nbytes()
+        if size != entry.size:
+            self._drop(entry.block, entry.host)
+            entry.size, entry.block = size, self._new(size, "resize_", entry.host)
+
+    # ------------------------------------------------------------------------------------ dispatch
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator and note what it makes."""
+        if func is prim_device and type(args[0]) is FakeTensor:
+            return args[0].fake_device
+        for kind in types:
+            if issubclass(kind, DTensor):
+                return NotImplemented
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        if self._pending is not None:
+            self._settle()
+        self.running = func
+        in_backward = torch._C._current_graph_task_id() != -1
+        share = operand = None
+        if in_backward and func is aten.add.Tensor and called_by_engine():
+            share, operand = self._left_operand(args)
+        for size, name in self.kernels.workspaces(func, args, in_backward):
+            self.keep(size, name)
+        answer = values.intercept(self, func, args, kwargs)
+        if answer is not None:
+            if not isinstance(answer, values.Arguments):
+                return answer.value
+            args, kwargs = answer.args, answer.kwargs
+        operator = func._schema.name if hasattr(func, "_schema") else str(func)
+        during = [
+            self._new(size, operator + " (workspace)") for size in self.kernels.temporaries(func, args, kwargs) if size
+        ]
+        out = func(*args, **kwargs)
+        if out is not None:
+            self._outputs(func, operator, args, kwargs, out, share)
+        for block in during:
+            self._drop(block)
+        if share is not None:
+            self._pending = (operand.ref, id(operand), out.untyped_storage()._cdata)
+        values.follow(func, args, kwargs, out)
+        return out
+
+    def _outputs(self, func: Any, operator: str, args: Any, kwargs: Any, out: Any, share: int | None) -> None:
+        host = self.host
+        if func is aten.lift_fresh.default:  # torch.tensor(literal), such as AdamW's counters of steps
+            host = True
+        elif self.any_host:
+            inputs = [t for t in tensors((args, kwargs)) if t.dim() or not isinstance(t, DTensor)]
+            host = all(self.is_host(t) for t in inputs) if inputs else self.host
+        for tensor in tensors(out):
+            if tensor.device.type == "cpu" and not isinstance(tensor, DTensor):
+                self.watch(tensor.untyped_storage(), operator, share, host)
+
+    def _left_operand(self, args: Any) -> tuple[int | None, Any]:
+        """The block that the engine would add into, if this is one of its sums of gradients.
+
+        It does so for a left operand that nobody else holds; our tensors are a subclass, for which it does not.
+        """
+        left = args[0]
+        entry = self.live.get(left.untyped_storage()._cdata)
+        if entry is not None and entry.block >= 0 and left.numel() * left.element_size() == entry.size:
+            return entry.block, entry
+        return None, None
+
+    def _settle(self) -> None:
+        """A left operand that outlived its sum was held by somebody: the sum has memory of its own."""
+        assert self._pending is not None
+        ref, identity, made = self._pending
+        self._pending = None
+        storage = ref()
+        result = self.live.get(made)
+        if storage is None or result is None:
+            return
+        entry = self.live.get(storage._cdata)
+        if entry is not None and id(entry) == identity and entry.block == result.block:
+            self._drop(result.block)
+            result.block = self._new(result.size, "aten::add")
+
+    # ------------------------------------------------------------------------------------- helpers
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Nothing that is made inside counts, such as tensors that only carry shapes."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
+
+    def pausing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function under `pause`."""
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with self.pause():
+                return function(*args, **kwargs)
+
+        return wrapped
+
+    def labelled(self, function: Callable[..., Any], label: str) -> Callable[..., Any]:
+        """A function whose allocations bear a name."""
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            before, self.label = self.label, label
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.label = before
+
+        return wrapped
+
+
+def tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists, tuples and dictionaries."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for part in tree:
+            yield from tensors(part)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            yield from tensors(part)
+
+
+def called_by_engine() -> bool:
+    """Whether no Python stands between the autograd engine and the dispatch."""
+    frame: Any = sys._getframe(2)
+    while frame and frame.f_code.co_filename.endswith(("_compile.py", "eval_frame.py")):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"

@@ -1,0 +1,45 @@
+"""Ranks that reduce step by step, until a file tells one of them to be elsewhere.
+
+`hanging.py FOLDER`: rank R sleeps while FOLDER/sleep-R is there, and spins while FOLDER/spin-R is there.
+FOLDER/at-R holds the step that R has come to. All end when FOLDER/end is there.
+"""
+
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+FOLDER = Path(sys.argv[1])
+RANK = int(os.environ["RANK"])
+
+
+def fetch_batch() -> None:
+    while (FOLDER / f"sleep-{RANK}").exists():
+        time.sleep(0.2)
+
+
+def pack_sequences() -> None:
+    while (FOLDER / f"spin-{RANK}").exists():
+        for _ in range(1000):
+            pass
+
+
+def reduce_gradients(x: torch.Tensor) -> None:
+    dist.all_reduce(x)
+
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+step, going = 0, torch.zeros(1)
+while going.item() < dist.get_world_size():
+    fetch_batch()
+    pack_sequences()
+    going = torch.tensor([1.0 if (FOLDER / "end").exists() else 0.0])
+    reduce_gradients(going)
+    step += 1
+    (FOLDER / f"at-{RANK}").write_text(str(step))
+    time.sleep(0.02)
+dist.destroy_process_group()
