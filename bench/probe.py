@@ -69,8 +69,8 @@ def speed() -> None:
                 [*run, str(script), str(SIZE)], capture_output=True, text=True, check=True, timeout=120
             )
             for line in done.stdout.splitlines():
-                name, seconds = line.split()
-                theirs.setdefault(name, []).append(float(seconds))
+                name, said = line.split()
+                theirs.setdefault(name, []).append(float(said))
             for f in conclude(
                 probing.probe(2, sizes=(SIZE,), pair_bytes=(), iterations_small=60, size_seconds=3.0)
             ).figures:

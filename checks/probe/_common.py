@@ -44,8 +44,8 @@ def measurement(probe: ProbeResult, rank: int) -> RankMeasurement | None:
 def subject(probe: ProbeResult, ranks: Sequence[int], **more: str | None) -> Subject:
     """The subject of a finding about ranks, with their hosts where these are few; of one also its GPU."""
     if len(ranks) != 1:
-        host = more.get("host") or ",".join(_places(probe, ranks))
-        return Subject(rank=tuple(ranks) or None, host=host or None, device=more.get("device"))
+        places = more.get("host") or ",".join(_places(probe, ranks))
+        return Subject(rank=tuple(ranks) or None, host=places or None, device=more.get("device"))
     found = measurement(probe, ranks[0])
     host = more.get("host") or (found.host or None if found is not None else None)
     gpu = found.gpu if found is not None else None
