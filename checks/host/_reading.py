@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from fsdp_doctor.engine.job import visible_gpus
 from fsdp_doctor.subjects.environment import Environment
@@ -11,6 +12,7 @@ from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.tables.host_thresholds import TRAINING_NAMES
 
+DAY = 86_400.0
 OFF = frozenset({"1", "true", "yes", "on"})
 
 
@@ -55,3 +57,23 @@ def has_gpus(facts: Facts) -> bool:
 def limit_text(value: int | None) -> str:
     """A resource limit in words."""
     return "unlimited" if value is None else str(value)
+
+
+def youngest_age(times: Iterable[float | None], host: Host | None) -> float | None:
+    """Seconds since the last of some events, given in seconds since boot; None where one is not known."""
+    known = list(times)
+    last = max((t for t in known if t is not None), default=None)
+    if host is None or host.uptime is None or last is None or None in known:
+        return None
+    return max(host.uptime - last, 0.0)
+
+
+def age_words(age: float | None) -> str:
+    """Such as ", the last 3 days ago"; "" where it is not known."""
+    if age is None or not age < 1e12:
+        return ""
+    for scale, name in ((DAY, "day"), (3600.0, "hour"), (60.0, "minute")):
+        if age >= scale:
+            count = int(age // scale)
+            return f", the last {count} {name}{'s' if count != 1 else ''} ago"
+    return ", the last less than a minute ago"

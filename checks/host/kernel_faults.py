@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fsdp_doctor.checks.host._reading import trains
+from fsdp_doctor.checks.host._reading import age_words, trains, youngest_age
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, Subject, fail, ok, warn
+from fsdp_doctor.findings import Evidence, Finding, Fix, Owner, Risk, Row, Status, Subject, fail, ok, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.host import Host
 from fsdp_doctor.subjects.kernel_log import KernelLog
-from fsdp_doctor.tables.host_thresholds import DRIVER_NAMES
+from fsdp_doctor.tables.host_thresholds import DRIVER_NAMES, OLD_EVENT_SECONDS
 from fsdp_doctor.tables.kernel_messages import (
     CRASH,
     CRASH_LIBRARIES,
@@ -113,12 +113,12 @@ def hardware_errors(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok(f"no hardware error in {len(log.lines)} lines")
 
 
-@check("HST026", Row.NCCL, needs=(KernelLog,), tags=("kernel-log",))
+@check("HST026", Row.NCCL, needs=(KernelLog,), uses=(Host,), tags=("kernel-log",))
 def crashes(facts: Facts, options: Options) -> Iterator[Finding]:
     """Processes crashed inside libraries of CUDA, NCCL or PyTorch
 
     What: Looks in the kernel log for segmentation faults, general protection faults and invalid
-        instructions whose address lies in one of these libraries.
+        instructions whose address lies in one of these libraries. Older than 14 days they are only noted.
     Why: The rank that crashes leaves no Python traceback, only exit code -11 or -4; the others end with
         "connection closed" or a timeout. Which library it was decides where to look.
     Fix: libnccl: check its version and plug-ins; libcuda: the driver and Xid messages; an invalid
@@ -126,7 +126,7 @@ def crashes(facts: Facts, options: Options) -> Iterator[Finding]:
     Sources: arch/x86/mm/fault.c and arch/x86/kernel/traps.c (message format); signal(7).
     """
     log = facts[KernelLog]
-    found = tuple(m for m in matches(log.lines, (CRASH,)) if m.where.startswith(CRASH_LIBRARIES))
+    found = tuple(m for m in matches(log.lines, (CRASH,), log.seconds) if m.where.startswith(CRASH_LIBRARIES))
     if not found:
         yield ok(f"no crash in a library of CUDA, NCCL or PyTorch in {len(log.lines)} lines")
         return
@@ -135,8 +135,10 @@ def crashes(facts: Facts, options: Options) -> Iterator[Finding]:
         libraries.setdefault(match.where, []).append(match)
     for library, group in libraries.items():
         who = ", ".join(dict.fromkeys(f"{m.who} ({m.pid})" for m in group[:5]))
-        yield warn(
-            f"{len(group)} crash{'es' if len(group) != 1 else ''} in {library}: {who}",
+        age = youngest_age((m.seconds for m in group), facts.find(Host))
+        yield Finding(
+            Status.INFO if age is not None and age > OLD_EVENT_SECONDS else Status.WARN,
+            f"{len(group)} crash{'es' if len(group) != 1 else ''} in {library}{age_words(age)}: {who}",
             "none since boot",
             subject=Subject(path=library),
             fix=Fix(

@@ -36,6 +36,7 @@ def kernel_log(source: Source) -> Known[KernelLog] | Unknown:
             xids=tuple(x for text, seconds in found if (x := xid(text, seconds)) is not None),
             sxids=tuple(s for text, _ in found if (s := sxid(text)) is not None),
             truncated=not complete,
+            seconds=tuple(seconds for _, seconds in found),
         ),
         answer.source,
     )

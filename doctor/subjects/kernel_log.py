@@ -35,3 +35,5 @@ class KernelLog:
     xids: tuple[Xid, ...] = ()
     sxids: tuple[SXid, ...] = ()
     truncated: bool = False
+    seconds: tuple[float | None, ...] = ()
+    """Of each line, since boot; None, or nothing, where the log does not say."""

@@ -130,3 +130,6 @@ DISK_WAITS = (
     "filemap",
 )
 """Wait channels of a process that reads or writes a local disk: the D state is then ordinary and short."""
+
+OLD_EVENT_SECONDS = 14 * 86_400.0
+"""Age from which what a process did once says little of the next job."""

@@ -8,7 +8,7 @@ arch/x86/kernel/cpu/mce, drivers/edac, drivers/nvme, fs/*, net/sunrpc) as printe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CHECKED_ON = "2026-09-14"
 
@@ -163,6 +163,8 @@ class Match:
     who: str = ""
     where: str = ""
     pid: str = ""
+    seconds: float | None = None
+    """Since boot."""
 
 
 def match(line: str, signatures: tuple[Signature, ...]) -> Match | None:
@@ -176,6 +178,9 @@ def match(line: str, signatures: tuple[Signature, ...]) -> Match | None:
     return None
 
 
-def matches(lines: tuple[str, ...], signatures: tuple[Signature, ...]) -> tuple[Match, ...]:
-    """Every line that carries one of the signatures, in the log's order."""
-    return tuple(m for line in lines if (m := match(line, signatures)))
+def matches(
+    lines: tuple[str, ...], signatures: tuple[Signature, ...], seconds: tuple[float | None, ...] = ()
+) -> tuple[Match, ...]:
+    """Every line that carries one of the signatures, in the log's order; `seconds` are the lines' times."""
+    found = ((i, match(line, signatures)) for i, line in enumerate(lines))
+    return tuple(replace(m, seconds=seconds[i]) if i < len(seconds) else m for i, m in found if m is not None)
