@@ -26,7 +26,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("fsdp_doctor.cli.check", "Judge this machine, or a recording of one, before a run."),
     "record": ("fsdp_doctor.cli.record", "Record what the checks need, to judge it elsewhere."),
     "probe": ("fsdp_doctor.cli.probe", "Measure the collectives that FSDP uses between the ranks."),
+    "dryrun": ("fsdp_doctor.cli.dryrun", "Predict a configuration's GPU memory, without a GPU."),
     "run": ("fsdp_doctor.cli.run", "Run a job so that everything needed is there when it fails or hangs."),
+    "diagnose": (
+        "fsdp_doctor.cli.diagnose",
+        "Name the cause, the rank and the fix of a job that failed or hangs.",
+    ),
     "list": ("fsdp_doctor.cli.listing", "List the checks."),
     "explain": ("fsdp_doctor.cli.explain", "Explain a check or a row of the failure table."),
     "table": ("fsdp_doctor.cli.table", "Print the failure table."),

@@ -71,10 +71,11 @@ def _reraise(error: BaseException, what: str, said: str) -> Any:
     elif isinstance(error, Offline) or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
         hint = " (it needs the network: build the model from a configuration, without downloading weights)"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
-    raise Refused(what, f"{said}: {_one_line(text)}{hint}", place, trace) from None
+    raise Refused(what, f"{said}: {one_line(text)}{hint}", place, trace) from None
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The first and the last line of a message, which are the ones that say something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] + (f" … {lines[-1]}" if len(lines) > 1 else ""))[:500] if lines else ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import json
 import os
 import resource
@@ -13,10 +12,8 @@ import traceback
 import warnings
 from typing import Any
 
-from .events import Events, write_json
-from .loading import HfLoss, Refused, _one_line, call, function, hf_batch, no_network, user_place
-
-STEPS = 2
+from .events import write_json
+from .loading import Refused, one_line, user_place
 
 
 class Stage:
@@ -76,7 +73,7 @@ def main(path: str) -> None:
 
 def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
     """An exception of torch's or of the model's, in one line with its module and place."""
-    said = _one_line(f"{type(error).__name__}: {error}")
+    said = one_line(f"{type(error).__name__}: {error}")
     kind, operator = "failed", ""
     name = type(error).__name__
     if replay is not None and replay.tracker is not None:
@@ -95,9 +92,3 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
         "trace": "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:],
     }
 
-
-def _unused() -> None:
-    gc.collect()
-
-
-__all__ = ["HfLoss", "call", "function", "hf_batch", "main", "no_network", "Events"]

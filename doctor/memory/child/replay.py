@@ -13,8 +13,9 @@ from .choices import Choices
 from .events import Events
 from .kernels import Kernels
 from .loading import HfLoss, Refused, call, function, hf_batch, no_network
+from .plan import describe, repeated
 from .runtime import patch
-from .sharding import Sharded, dtype, repeated_blocks, start_group
+from .sharding import Sharded, dtype, start_group
 from .stepping import Loop
 from .tracker import Tracker
 
@@ -36,13 +37,15 @@ class Replay:
         model = self._model()
         batch_function = self._batch_function()
         parameters = sum(p.numel() for p in model.parameters())
-        blocks = repeated_blocks(model)
         gpu = job.get("gpu") or {}
         tracker = self.tracker = Tracker(self.events, Kernels(gpu))
         tracker.assumed.imbalance = float(job.get("imbalance") or 1.0)
         start_group(job["world_size"])
         stage.enter("sharding the model")
         sharded = Sharded(model, job, tracker)
+        plan = {**describe(model, sharded.wrap), "repeated": repeated(model)}
+        if job.get("plan_only"):
+            return {"torch": torch.__version__, "params": parameters, "assumed": [], **plan}
         patch(tracker)
         sharded.before_fakes()
         tracker.where.name(model)
@@ -64,7 +67,7 @@ class Replay:
         return {
             "torch": torch.__version__,
             "params": parameters,
-            "repeated": [list(b) for b in blocks],
+            **plan,
             "assumed": tracker.assumed.listed(),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -17,6 +18,14 @@ def patch(tracker: Tracker) -> None:
     _streams(tracker)
     _propagation(tracker)
     _labels(tracker)
+    _no_tracing()
+
+
+def _no_tracing() -> None:
+    """transformers takes a fake tensor for one that is traced, and then builds masks that it would leave out."""
+    module = sys.modules.get("transformers.utils.import_utils")
+    if module is not None and hasattr(module, "is_fake_tensor"):
+        module.is_fake_tensor = lambda _: False
 
 
 def _foreach() -> None:

@@ -20,6 +20,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from .data_parallel import DataParallel
 from .loading import Refused
 from .offload import offload
+from .plan import repeated
 from .tracker import Tracker
 
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
@@ -45,28 +46,11 @@ def classes(model: nn.Module, names: Iterable[str], flag: str) -> set[type[nn.Mo
         known.setdefault(type(module).__name__, set()).add(type(module))
     missing = [n for n in names if n not in known]
     if missing:
-        repeated = repeated_blocks(model)
-        said = ", ".join(f"{n} ({c} of them)" for n, c in repeated) or "none"
+        said = ", ".join(f"{n} ({c} of them)" for n, c, _ in repeated(model)[:6]) or "none"
         raise Refused(
-            "class", f"{flag}: the model has no module of class {', '.join(missing)}; repeated blocks in it: {said}", classes=[n for n, _ in repeated]
+            "class", f"{flag}: the model has no module of class {', '.join(missing)}; repeated blocks in it: {said}"
         )
     return {kind for n in names for kind in known[n]}
-
-
-def repeated_blocks(model: nn.Module) -> list[tuple[str, int]]:
-    """Classes that stand in a list of at least two modules, the ones with most parameters first."""
-    found: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for module in model.modules():
-        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
-            continue
-        for child in module:
-            name = type(child).__name__
-            if type(child).__module__.startswith("torch.nn.modules") and not name.startswith("Transformer"):
-                continue
-            found[name] = found.get(name, 0) + 1
-            sizes[name] = sizes.get(name, 0) + sum(p.numel() for p in child.parameters())
-    return sorted(((n, c) for n, c in found.items() if c > 1), key=lambda nc: -sizes[nc[0]])
 
 
 class Sharded:

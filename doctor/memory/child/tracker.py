@@ -251,8 +251,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         host = self.host
         if func is aten.lift_fresh.default:  # torch.tensor(literal), such as AdamW's counters of steps
             host = True
-        elif self.any_host:
-            inputs = [t for t in tensors((args, kwargs)) if t.dim() or not isinstance(t, DTensor)]
+        elif self.any_host and not host:
+            inputs = list(tensors((args, kwargs)))
             host = all(self.is_host(t) for t in inputs) if inputs else self.host
         for tensor in tensors(out):
             if tensor.device.type == "cpu" and not isinstance(tensor, DTensor):

@@ -1,0 +1,46 @@
+"""Configurations that cannot be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp_doctor.engine.options import Options
+from fsdp_doctor.engine.spec import Cost, check
+from fsdp_doctor.findings import Evidence, Finding, Fix, Row, Status, Subject, ok
+from fsdp_doctor.subjects.fact import Facts
+from fsdp_doctor.subjects.memory import MemoryAnswer
+
+FIXES = {
+    "model": "Make the function return the nn.Module from its arguments alone: no GPU, no download, no process group",
+    "batch": "Make the function return a tuple of tensors on the device that it is given",
+    "loss": "Wrap the model so that its forward returns the scalar loss",
+    "class": "Name classes of modules that are in the model",
+    "operator": "Register a shape-only form of the operator (torch.library.register_fake), or leave it out",
+    "time": "Give more --deadline, or look at the line where it stands",
+    "torch": "Name the Python that has torch with --python",
+}
+UNJUDGED = ("operator", "time", "child", "torch")
+
+
+@check("MEM001", Row.OOM, needs=(MemoryAnswer,), tags=("memory",), cost=Cost.SECONDS)
+def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
+    """The configuration cannot be replayed.
+
+    What: Runs the model's forward and backward and the optimizer on fake tensors; reports the model's own line
+        where that fails, and the operator where torch has no shape-only form of it.
+    Why: What fails on shapes fails on the GPUs too, after they were paid for.
+    Fix: Correct the line; for an operator of your own register a fake.
+    Sources: torch.library.register_fake; torch._subclasses.fake_tensor.
+    """
+    problem = facts[MemoryAnswer].problem
+    if problem is None:
+        yield ok("two optimizer steps were replayed")
+        return
+    yield Finding(
+        Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
+        problem.text,
+        "two optimizer steps on fake tensors",
+        subject=Subject(file=problem.file, line=problem.line),
+        fix=Fix(FIXES.get(problem.kind, "Correct the line that is named; --verbose shows the traceback")),
+        evidence=(Evidence("traceback", problem.trace),) if problem.trace else (),
+    )

@@ -1,0 +1,122 @@
+"""`fsdp-doctor dryrun`: what a configuration needs of a GPU's memory, without a GPU."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import datetime, timezone
+
+import click
+
+from fsdp_doctor.cli.common import Settings, common
+from fsdp_doctor.cli.dryrun_options import gpu_of, job_of, job_options
+from fsdp_doctor.cli.dryrun_text import render as figures_text
+from fsdp_doctor.cli.reporting import now, rendered
+from fsdp_doctor.cli.selecting import chosen, known_suppressions
+from fsdp_doctor.cli.sources import interpreter
+from fsdp_doctor.cli.version import tool
+from fsdp_doctor.engine.options import Options
+from fsdp_doctor.engine.registry import registry
+from fsdp_doctor.engine.runner import run_checks
+from fsdp_doctor.engine.suppress import suppress
+from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.memory.answers import forecast
+from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.plan import unit_plan
+from fsdp_doctor.memory.replay import ReplayError, replay
+from fsdp_doctor.memory.report_data import data
+from fsdp_doctor.report.describe import counts_words
+from fsdp_doctor.subjects.fact import Facts, Known, Unknown
+from fsdp_doctor.subjects.memory import MemoryAnswer, ReplayProblem
+from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.gpu_memory import GIB, Product
+
+FAMILIES = ("MEM", "WRP")
+
+
+@click.command("dryrun", short_help="Predict a configuration's GPU memory, without a GPU.")
+@common("text", "json", "junit", "github", judging=True)
+@job_options
+@click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
+def command(settings: Settings, **own: object) -> int:
+    """Predict what one rank allocates, without a GPU and without weights.
+
+    The real FSDP2, FSDP1 or DDP code runs two optimizer steps on fake tensors as rank 0 of N; the caching
+    allocator's rules give what torch.cuda.max_memory_allocated would say. The answer names the moment and the
+    tensors of the peak and says whether it fits the GPU.
+    """
+    began = click.get_current_context().obj
+    assert isinstance(began, float)
+    started = now()
+    job, gpu = job_of(own), gpu_of(own)
+    python = interpreter(str(own["python"])) if own["python"] is not None else sys.executable
+    answer, plan, told = ask(job, gpu, python, _left(settings, began))
+    facts = Facts(
+        {
+            MemoryAnswer: Known(answer, "the dry-run"),
+            UnitPlan: Known(plan, "the dry-run")
+            if plan is not None
+            else Unknown("the model could not be read", late=False),
+        }
+    )
+    report = Report(
+        command="dryrun",
+        results=_judged(facts, settings),
+        tool=tool(),
+        started=started,
+        seconds=time.monotonic() - began,
+        data=told,
+        strict=settings.strict,
+    )
+    text = rendered(report, settings)
+    if settings.format == "text" and answer.forecast is not None and plan is not None:
+        text = figures_text(answer.forecast, plan, settings.style()) + text
+    settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
+    return report.exit_code
+
+
+def ask(
+    job: Job, gpu: Product | None, python: str, deadline: float | None
+) -> tuple[MemoryAnswer, UnitPlan | None, dict[str, object]]:
+    """The answer, the plan where there is one, and the report's figures."""
+    capacity = int(gpu.gib * GIB) if gpu is not None else None
+
+    def answer(**more: object) -> MemoryAnswer:
+        return MemoryAnswer(
+            api=job.api,
+            strategy=job.strategy,
+            world_size=job.world_size,
+            optimizer=job.optimizer,
+            accumulate=job.accumulate,
+            no_sync=job.no_sync,
+            offload=job.offload,
+            wrap=job.wrap,
+            checkpoint=job.checkpoint,
+            **more,  # type: ignore[arg-type]
+        )
+
+    try:
+        done = replay(job, sm=gpu.sm if gpu is not None else 90, python=python, deadline=deadline)
+    except ReplayError as error:
+        file, _, line = error.place.rpartition(":")
+        problem = ReplayProblem(
+            error.kind, error.text, file or None, int(line) if line.isdigit() else None, error.trace
+        )
+        return answer(problem=problem), None, {"problem": {"kind": error.kind, "text": error.text}}
+    plan = unit_plan(done.about, job, capacity)
+    found = forecast(done, job, gpu)
+    told = data(found, plan, job)
+    told["torch"], told["replay_seconds"] = done.about.get("torch"), done.about.get("seconds")
+    told["replay_rss_bytes"] = done.about.get("rss_bytes")
+    return answer(forecast=found), plan, told
+
+
+def _left(settings: Settings, began: float) -> float | None:
+    return None if settings.deadline is None else max(1.0, began + settings.deadline - time.monotonic() - 1.0)
+
+
+def _judged(facts: Facts, settings: Settings) -> tuple[Result, ...]:
+    wanted = chosen(settings)
+    checks = [c for c in registry().checks if c.family in FAMILIES and wanted.includes(c.code)]
+    results = run_checks(checks, facts, Options())
+    return suppress(results, known_suppressions(settings), datetime.now(timezone.utc).date())

@@ -1,0 +1,168 @@
+"""The command line of `dryrun` as a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import click
+
+from fsdp_doctor.memory.job import APIS, DTYPES, OPTIMIZERS, SHORT, Job, JobError
+from fsdp_doctor.tables.gpu_memory import Product, names, product
+
+
+def job_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that describe a training configuration."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
+    click.option(
+        "--model",
+        required=True,
+        metavar="FACTORY",
+        help="FILE.py:FACTORY or pkg.mod:FACTORY, a function that returns the nn.Module; its forward takes the "
+        "batch and returns a scalar loss. Or hf:DIR, a folder with a transformers config.json.",
+    ),
+    click.option("--model-args", metavar="JSON", help="Keyword arguments of FACTORY, as a JSON object."),
+    click.option(
+        "--batch",
+        metavar="FUNC",
+        help="FILE.py:FUNC, a function of a device that returns the batch as a tuple. [default for hf: token ids]",
+    ),
+    click.option("--batch-args", metavar="JSON", help="Keyword arguments of FUNC, as a JSON object."),
+    click.option("--world-size", type=click.IntRange(1, 1 << 20), required=True, metavar="N", help="Ranks."),
+    click.option(
+        "--shard-size",
+        type=click.IntRange(1, 1 << 20),
+        metavar="K",
+        help="Ranks of one shard group (hybrid sharding).",
+    ),
+    click.option("--api", type=click.Choice(APIS), default="fsdp2", help="[default: fsdp2]"),
+    click.option(
+        "--strategy",
+        default="FULL_SHARD",
+        metavar="STRATEGY",
+        help="FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or RESHARD_INT:k. [default: FULL_SHARD]",
+    ),
+    click.option(
+        "--wrap",
+        multiple=True,
+        metavar="CLASSES",
+        help="Classes whose modules are units, separated by commas. [default: the whole model is one unit]",
+    ),
+    click.option("--param-dtype", metavar="DTYPE", help="Mixed precision: dtype of gathered parameters."),
+    click.option("--reduce-dtype", metavar="DTYPE", help="Mixed precision: dtype of gradient reduction."),
+    click.option(
+        "--optimizer", default="adamw", metavar="NAME", help=f"{', '.join(OPTIMIZERS)}. [default: adamw]"
+    ),
+    click.option(
+        "--checkpoint-activations",
+        "checkpoint",
+        multiple=True,
+        metavar="CLASSES",
+        help="Classes whose activations are computed again in backward.",
+    ),
+    click.option(
+        "--accumulate", type=click.IntRange(1, 4096), default=1, metavar="N", help="Microbatches per step."
+    ),
+    click.option("--no-sync", is_flag=True, help="Accumulate without reducing gradients in between."),
+    click.option("--clip", is_flag=True, help="Clip the gradients' norm."),
+    click.option("--offload", is_flag=True, help="Keep parameters and optimizer state on the host."),
+    click.option("--dtype", metavar="DTYPE", help="dtype of the original parameters. [default: the model's own]"),
+    click.option("--autocast", metavar="DTYPE", help="Run forward under torch.autocast."),
+    click.option(
+        "--imbalance",
+        type=click.FloatRange(1.0, 1024.0),
+        default=1.0,
+        metavar="X",
+        help="Mixture of experts: the busiest expert gets X times its share. [default: 1]",
+    ),
+    click.option("--gpu", metavar="GPU", help='A product such as "H100 80GB", or a number of GiB.'),
+)
+
+
+def job_of(own: dict[str, object]) -> Job:
+    """The job that the options describe. Raises `click.UsageError`."""
+    model, batch = own["model"], own["batch"]
+    assert isinstance(model, str)
+    if not model.startswith("hf:") and ":" not in model:
+        raise click.UsageError(f"--model {model}: FILE.py:FACTORY, pkg.mod:FACTORY or hf:DIR")
+    if batch is None and not model.startswith("hf:"):
+        raise click.UsageError("--batch FILE.py:FUNC is needed: a function of a device that returns one batch")
+    if batch is not None and ":" not in str(batch):
+        raise click.UsageError(f"--batch {batch}: FILE.py:FUNC or pkg.mod:FUNC")
+    job = Job(
+        model=model,
+        batch=str(batch) if batch is not None else None,
+        world_size=_int(own["world_size"]),
+        model_args=_object("--model-args", own["model_args"]),
+        batch_args=_object("--batch-args", own["batch_args"]),
+        api=str(own["api"]),
+        strategy=str(own["strategy"]),
+        shard_size=_int(own["shard_size"]) if own["shard_size"] is not None else None,
+        wrap=_classes(own["wrap"]),
+        checkpoint=_classes(own["checkpoint"]),
+        param_dtype=_dtype("--param-dtype", own["param_dtype"]),
+        reduce_dtype=_dtype("--reduce-dtype", own["reduce_dtype"]),
+        dtype=_dtype("--dtype", own["dtype"]),
+        autocast=_dtype("--autocast", own["autocast"]),
+        optimizer=str(own["optimizer"]),
+        accumulate=_int(own["accumulate"]),
+        no_sync=bool(own["no_sync"]),
+        clip=bool(own["clip"]),
+        offload=bool(own["offload"]),
+        imbalance=own["imbalance"] if isinstance(own["imbalance"], float) else 1.0,
+    )
+    try:
+        job.validate()
+    except JobError as error:
+        raise click.UsageError(str(error)) from None
+    return job
+
+
+def gpu_of(own: dict[str, object]) -> Product | None:
+    """The GPU that is named. Raises `click.UsageError` for one that no table has."""
+    said = own["gpu"]
+    if said is None:
+        return None
+    found = product(str(said))
+    if found is None:
+        raise click.UsageError(
+            f"--gpu {said}: no such GPU in the table; say its memory in GiB, or one of: {', '.join(names())}"
+        )
+    return found
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _object(flag: str, value: object) -> dict[str, object]:
+    if value is None:
+        return {}
+    try:
+        found = json.loads(str(value))
+    except ValueError as error:
+        raise click.UsageError(f"{flag}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.UsageError(f'{flag}: a JSON object such as {{"layers": 4}} is wanted')
+    return found
+
+
+def _classes(value: object) -> tuple[str, ...]:
+    given = value if isinstance(value, tuple) else ()
+    return tuple(dict.fromkeys(c.strip() for v in given for c in str(v).split(",") if c.strip()))
+
+
+def _dtype(flag: str, value: object) -> str | None:
+    if value is None:
+        return None
+    name = str(value).removeprefix("torch.").lower()
+    name = SHORT.get(name, name)
+    if name not in DTYPES:
+        raise click.UsageError(f"{flag} {value}: one of {', '.join(DTYPES)}")
+    return name

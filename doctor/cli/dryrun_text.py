@@ -1,0 +1,65 @@
+"""A forecast for people: the peak and what makes it, the steps, and what must fit."""
+
+from __future__ import annotations
+
+from fsdp_doctor.report.layout import Page
+from fsdp_doctor.report.style import Style
+from fsdp_doctor.subjects.memory import MemoryForecast
+from fsdp_doctor.subjects.unit_plan import UnitPlan
+
+TENSORS = 6
+
+
+def size(n: int) -> str:
+    """Bytes in GiB, or MiB below one."""
+    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
+
+
+def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
+    """The figures above the findings."""
+    page = Page(style)
+    group = f", shards over {plan.shard_size}" if plan.shard_size != plan.world_size else ""
+    page.paragraph(
+        [
+            (
+                f"{plan.elements / 1e9:.3f}B parameters in {len(plan.units)} unit{'s' if len(plan.units) > 1 else ''}, "
+                f"rank 0 of {plan.world_size} ({plan.api} {plan.strategy}{group})",
+                "bold",
+            )
+        ]
+    )
+    lines = [
+        f"peak allocated {size(forecast.allocated)} (step {forecast.peak.step}, {forecast.peak.phase}"
+        + (f", {forecast.peak.module}" if forecast.peak.module else "")
+        + ")",
+        "of which " + ", ".join(f"{p.name} {size(p.bytes)}" for p in forecast.peak.parts),
+        f"reserved {size(forecast.reserved_low)} to {size(forecast.reserved_high)}, with expandable segments "
+        f"{size(forecast.reserved_expandable)}; between steps {size(forecast.steady)}",
+    ]
+    last = forecast.steps[-1]
+    lines.append(
+        f"forward and backward {size(last.fwd_bwd_peak)}, after backward {size(last.after_backward)}, "
+        f"optimizer {size(last.opt_peak)}"
+    )
+    if forecast.host_peak > 1 << 20:
+        lines.append(f"host memory per rank {size(forecast.host_peak)}")
+    overhead = forecast.overhead
+    needed = (
+        f"needed {size(forecast.needed)}: allocated, margin {size(forecast.margin)}, context {size(overhead.context)}, "
+        f"libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} ({overhead.basis})"
+    )
+    if forecast.capacity is not None:
+        needed += f"; {forecast.gpu} has {size(forecast.capacity)}"
+    lines.append(needed)
+    for line in lines:
+        page.paragraph([(line, "")], first="  ", hang=4)
+    page.paragraph([("largest at the peak", "bold")])
+    for h in forecast.peak.holders[:TENSORS]:
+        where = f" in {h.module}" if h.module else ""
+        page.paragraph(
+            [(f"{size(h.bytes * h.count)} = {h.count} x {size(h.bytes)} {h.part}: {h.operator}{where}", "")],
+            first="  ",
+            hang=4,
+        )
+    page.blank()
+    return page.text()

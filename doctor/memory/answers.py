@@ -1,0 +1,205 @@
+"""From a replay to its answer: peaks, the moment and the tensors that make the highest one, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fsdp_doctor.memory.events import FREE, MARK, EventList
+from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.replay import Replay
+from fsdp_doctor.memory.simulate import Living, Run, living, simulate, steps
+from fsdp_doctor.subjects.memory import (
+    Assumption,
+    Holder,
+    MemoryForecast,
+    Moment,
+    Overhead,
+    Part,
+    Peak,
+    StepMemory,
+)
+from fsdp_doctor.tables.gpu_memory import GIB, Product
+from fsdp_doctor.tables.gpu_overhead import HANDLES, taken
+from fsdp_doctor.tables.substitutions import MARGIN, known
+
+HOLDERS = 12
+"""Entries of the list of tensors at the peak."""
+PARAMETERS, OPTIMIZER, GRADIENTS, BUFFERS = "parameters", "optimizer state", "gradients", "FSDP buffers"
+ACTIVATIONS, TEMPORARIES, BATCH, WORKSPACES = "activations", "temporaries", "batch", "workspaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """In which phase of which step each row falls."""
+
+    starts: tuple[int, ...]
+    names: tuple[str, ...]
+    step_of: tuple[int, ...]
+
+    def at(self, row: int) -> tuple[int, str]:
+        """Step (0 before the first) and phase."""
+        from bisect import bisect_right
+
+        i = bisect_right(self.starts, row) - 1
+        return (self.step_of[i], self.names[i]) if i >= 0 else (0, "start")
+
+
+def context(events: EventList) -> Context:
+    """The phases of an event list."""
+    starts: list[int] = []
+    names: list[str] = []
+    numbers: list[int] = []
+    step = 0
+    for row, (kind, _, _, _, operator, _) in enumerate(events.rows()):
+        if kind == MARK:
+            name = events.operator_names[operator]
+            if name.startswith("step "):
+                step = int(name[5:])
+            starts.append(row)
+            names.append(name)
+            numbers.append(step)
+    return Context(tuple(starts), tuple(names), tuple(numbers))
+
+
+def forecast(done: Replay, job: Job, gpu: Product | None) -> MemoryForecast:
+    """The answer."""
+    events = done.events
+    run = simulate(events)
+    found = steps(run.phases)
+    peak_row = max((p for p in run.phases), key=lambda p: p.peak).peak_row
+    when = context(events)
+    held = living(events, peak_row)
+    kinds = _kinds(events, held, when, peak_row)
+    parts = _parts(held, kinds)
+    step, phase = when.at(peak_row)
+    overhead = _overhead(job, gpu)
+    peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in found)
+    return MemoryForecast(
+        steps=tuple(StepMemory(s.fwd_bwd_peak, s.after_backward, s.opt_peak) for s in found),
+        peak=Peak(
+            step,
+            phase,
+            events.operator_names[events.operators[peak_row]],
+            events.module_names[events.modules[peak_row]],
+            parts,
+            _holders(held, kinds),
+        ),
+        allocated=peak,
+        reserved_low=run.reserved_peak,
+        reserved_high=max(run.reserved_peak, simulate(events, deferred=True).reserved_peak),
+        reserved_expandable=simulate(events, expandable=True).reserved_peak,
+        steady=run.phases[-1].after,
+        host_peak=run.host_peak,
+        overhead=overhead,
+        margin=int(peak * MARGIN),
+        gpu=gpu.name if gpu is not None else "",
+        capacity=int(gpu.gib * GIB) if gpu is not None else None,
+        timeline=_timeline(run),
+        assumptions=_assumptions(done.about),
+        unknown_operators=_unknown(held),
+    )
+
+
+def _overhead(job: Job, gpu: Product | None) -> Overhead:
+    row = taken(gpu.sm if gpu is not None else 90)
+    groups = job.groups
+    nccl = row.nccl_first + (groups - 1) * row.nccl_more if job.world_size > 1 else 0
+    basis = "measured on an H200" if row.measured else "typical figures"
+    return Overhead(row.context, HANDLES * row.cublas, nccl, basis)
+
+
+def _kinds(events: EventList, held: Iterable[Living], when: Context, at: int) -> dict[int, str]:
+    """What each living block is, by when it was made and how long it stays."""
+    ends = _ends(events, at)
+    found: dict[int, str] = {}
+    for b in held:
+        step, phase = when.at(b.row)
+        end = ends.get(b.block)
+        end_step, end_phase = when.at(end) if end is not None else (99, "end")
+        stays = end is None or (end_step, end_phase) in ((step, "after optimizer"), (step, "optimizer")) or end_step > step
+        if b.operator.startswith(("fsdp:", "ddp:")):
+            found[b.block] = BUFFERS if not (stays and phase == "backward") else GRADIENTS
+        elif b.operator.endswith(" workspace"):
+            found[b.block] = WORKSPACES
+        elif phase == "init":
+            found[b.block] = PARAMETERS
+        elif phase == "batch":
+            found[b.block] = BATCH
+        elif phase == "optimizer":
+            found[b.block] = OPTIMIZER if stays else TEMPORARIES
+        elif phase == "backward":
+            found[b.block] = GRADIENTS if stays else TEMPORARIES
+        elif phase == "forward":
+            later = end is None or end_step > step or end_phase != "forward"
+            found[b.block] = ACTIVATIONS if later else TEMPORARIES
+        else:
+            found[b.block] = TEMPORARIES
+    return found
+
+
+def _ends(events: EventList, at: int) -> dict[int, int]:
+    return {
+        block: row
+        for row, (kind, block, _, _, _, _) in enumerate(events.rows())
+        if kind == FREE and row > at
+    }
+
+
+def _parts(held: Iterable[Living], kinds: Mapping[int, str]) -> tuple[Part, ...]:
+    sums: dict[str, list[int]] = {}
+    for b in held:
+        entry = sums.setdefault(kinds[b.block], [0, 0])
+        entry[0] += b.size
+        entry[1] += 1
+    return tuple(Part(n, s, c) for n, (s, c) in sorted(sums.items(), key=lambda kv: -kv[1][0]))
+
+
+def _holders(held: Iterable[Living], kinds: Mapping[int, str]) -> tuple[Holder, ...]:
+    groups: dict[tuple[str, int, str], list[Living]] = {}
+    for b in held:
+        groups.setdefault((b.operator, b.size, kinds[b.block]), []).append(b)
+    largest = sorted(groups.items(), key=lambda kv: -kv[0][1] * len(kv[1]))[:HOLDERS]
+    return tuple(
+        Holder(op, _modules(found), size, len(found), kind) for (op, size, kind), found in largest
+    )
+
+
+def _modules(found: list[Living]) -> str:
+    names = sorted({b.module for b in found})
+    return names[0] if len(names) == 1 else f"{names[0] or names[1]} and {len(names) - 1} more"
+
+
+def _timeline(run: Run) -> tuple[Moment, ...]:
+    moments: list[Moment] = []
+    step = 0
+    for p in run.phases[1:]:
+        if p.name.startswith("step "):
+            step = int(p.name[5:])
+            continue
+        if p.name != "end":
+            moments.append(Moment(step, p.name, p.peak, p.after))
+    return tuple(moments)
+
+
+def _assumptions(about: Mapping[str, object]) -> tuple[Assumption, ...]:
+    listed = about.get("assumed")
+    found: list[Assumption] = []
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict):
+            times = entry.get("times")
+            found.append(
+                Assumption(
+                    str(entry.get("place", "")), str(entry.get("what", "")), times if isinstance(times, int) else 1
+                )
+            )
+    return tuple(found)
+
+
+def _unknown(held: Iterable[Living]) -> tuple[tuple[str, int], ...]:
+    sums: dict[str, int] = {}
+    for b in held:
+        name = b.operator.removesuffix(" (workspace)")
+        if "::" in name and not known(name):
+            sums[name] = sums.get(name, 0) + b.size
+    return tuple(sorted(sums.items(), key=lambda kv: -kv[1]))

@@ -1,0 +1,115 @@
+"""One configuration to replay, in the words of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+APIS = ("fsdp2", "fsdp1", "ddp")
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+RESHARD = "RESHARD_INT:"
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
+OPTIMIZERS = (
+    "adamw",
+    "adamw_fused",
+    "adamw_loop",
+    "adam",
+    "adam_fused",
+    "sgd",
+    "sgdm",
+    "sgd_fused",
+    "rmsprop",
+    "adagrad",
+    "adafactor",
+)
+REFUSED_OPTIMIZERS = {
+    "8bit": "8-bit optimizers keep their state in kernels of their own, which have no shape-only form",
+    "muon": "Muon's temporaries are not modelled",
+    "shampoo": "Shampoo's preconditioners are not modelled",
+}
+
+
+class JobError(ValueError):
+    """The configuration contradicts itself; the message says which flag to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is trained and how. Names and defaults are those of the flags."""
+
+    model: str
+    batch: str | None
+    world_size: int
+    model_args: Mapping[str, object] = field(default_factory=dict)
+    batch_args: Mapping[str, object] = field(default_factory=dict)
+    api: str = "fsdp2"
+    strategy: str = "FULL_SHARD"
+    shard_size: int | None = None
+    wrap: tuple[str, ...] = ()
+    checkpoint: tuple[str, ...] = ()
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    dtype: str | None = None
+    autocast: str | None = None
+    optimizer: str = "adamw"
+    accumulate: int = 1
+    no_sync: bool = False
+    clip: bool = False
+    offload: bool = False
+    imbalance: float = 1.0
+    steps: int = 2
+
+    def validate(self) -> None:
+        """Raises `JobError` for what cannot be run, before a child is started for it."""
+        for name in REFUSED_OPTIMIZERS:
+            if name in self.optimizer.lower():
+                raise JobError(f"--optimizer {self.optimizer}: {REFUSED_OPTIMIZERS[name]}")
+        if self.optimizer not in OPTIMIZERS:
+            raise JobError(f"--optimizer {self.optimizer}: one of {', '.join(OPTIMIZERS)}")
+        reshard = self.reshard
+        if self.strategy not in STRATEGIES and reshard is None:
+            raise JobError(f"--strategy {self.strategy}: one of {', '.join(STRATEGIES)}, RESHARD_INT:k")
+        if reshard is not None and (self.api != "fsdp2" or reshard < 2 or self._group % reshard):
+            raise JobError(
+                f"--strategy {self.strategy}: FSDP2 alone reshards to k ranks, and k must divide the "
+                f"{self._group} ranks of a shard group"
+            )
+        if self.shard_size is not None and self.world_size % self.shard_size:
+            raise JobError(
+                f"--shard-size {self.shard_size} does not divide --world-size {self.world_size}: "
+                "a hybrid mesh has world size / shard size groups"
+            )
+        if self.api == "fsdp1" and self.shard_size is not None and self.strategy not in HYBRID:
+            raise JobError(f"--shard-size with fsdp1 needs --strategy HYBRID_SHARD, not {self.strategy}")
+        if self.api == "ddp" and (self.offload or self.wrap):
+            raise JobError("--api ddp has neither units (--wrap) nor --offload")
+
+    @property
+    def reshard(self) -> int | None:
+        """k of RESHARD_INT:k."""
+        rest = self.strategy.removeprefix(RESHARD)
+        return int(rest) if rest != self.strategy and rest.isdigit() else None
+
+    @property
+    def _group(self) -> int:
+        return self.shard_size or self.world_size
+
+    @property
+    def shard_group(self) -> int:
+        """Ranks over which parameters are sharded."""
+        if self.api == "ddp" or self.strategy == "NO_SHARD" and self.api == "fsdp1":
+            return 1
+        if self.strategy in HYBRID and self.shard_size is None:
+            return min(8, self.world_size)
+        return self._group
+
+    @property
+    def groups(self) -> int:
+        """NCCL communicators that the run opens."""
+        return 2 if self.shard_group not in (1, self.world_size) else 1
+
+    def to_json(self) -> dict[str, object]:
+        """For the child."""
+        return asdict(self)

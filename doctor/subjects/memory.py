@@ -1,0 +1,154 @@
+"""What a configuration needs of a GPU's memory, as predicted for one rank. Bytes throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """One optimizer step, as torch.cuda.max_memory_allocated counts over a warmed base."""
+
+    fwd_bwd_peak: int
+    after_backward: int
+    opt_peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one kind of tensor holds at the peak."""
+
+    name: str
+    bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Tensors of one size, operator and module that live at the peak."""
+
+    operator: str
+    module: str
+    bytes: int
+    """Of one of them."""
+    count: int
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest moment."""
+
+    step: int
+    phase: str
+    operator: str
+    module: str
+    parts: tuple[Part, ...]
+    holders: tuple[Holder, ...]
+    """The largest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One phase of the timeline."""
+
+    step: int
+    phase: str
+    peak: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a process takes besides the allocator's blocks that are counted."""
+
+    context: int
+    libraries: int
+    """cuBLAS workspaces: blocks of the allocator that a warm program always holds."""
+    nccl: int
+    basis: str
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.context + self.libraries + self.nccl
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A value that the replay could not know."""
+
+    place: str
+    what: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryForecast:
+    """The answer of a dry-run."""
+
+    steps: tuple[StepMemory, ...]
+    peak: Peak
+    allocated: int
+    """The highest allocated bytes."""
+    reserved_low: int
+    reserved_high: int
+    """Reserved where freed blocks are reusable at once, and where they wait for events."""
+    reserved_expandable: int
+    steady: int
+    """Between two steps."""
+    host_peak: int
+    overhead: Overhead
+    margin: int
+    """Added to `allocated` before it is compared with the GPU."""
+    gpu: str
+    capacity: int | None
+    timeline: tuple[Moment, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    unknown_operators: tuple[tuple[str, int], ...] = ()
+    """Operators without a measured or derived rule, and the bytes they hold at the peak."""
+
+    @property
+    def needed(self) -> int:
+        """What must fit: allocated with its margin, and the overhead."""
+        return self.allocated + self.margin + self.overhead.total
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None where no GPU was named."""
+        return None if self.capacity is None else self.needed <= self.capacity
+
+    @property
+    def device(self) -> int:
+        """What nvidia-smi would show at most: reserved and overhead."""
+        return self.reserved_high + self.overhead.total
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProblem:
+    """Why a configuration has no forecast."""
+
+    kind: str
+    """model, batch, loss, class, failed (the training itself would fail); operator, time, child, torch (it
+    could not be judged)."""
+    text: str
+    file: str | None = None
+    line: int | None = None
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    """The configuration that was asked for and what came of it: a forecast, or a problem."""
+
+    api: str
+    strategy: str
+    world_size: int
+    optimizer: str
+    accumulate: int
+    no_sync: bool
+    offload: bool
+    wrap: tuple[str, ...]
+    checkpoint: tuple[str, ...]
+    forecast: MemoryForecast | None = None
+    problem: ReplayProblem | None = None

@@ -1,0 +1,89 @@
+"""How a model is cut into FSDP units: which parameters each gathers and shards. Bytes and elements, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the model, under the first of its names."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """As torch names it without `torch.`, such as bfloat16."""
+    item_bytes: int
+    trainable: bool
+    unit: int
+    """Index into `UnitPlan.units` of the unit that holds it."""
+    other_names: tuple[str, ...] = ()
+    """Where the same parameter stands elsewhere in the model (tied weights)."""
+    other_units: tuple[int, ...] = ()
+    """The units of those places, where they differ from `unit`."""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One module that gathers its parameters as a whole; the first is the root."""
+
+    name: str
+    """Path in the model; empty for the root."""
+    kind: str
+    """The module's class."""
+    parent: int | None = None
+    """Index of the unit around it."""
+    container: bool = False
+    """A ModuleList or ModuleDict: it has no forward, so that nothing would gather it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A class of block that occurs several times in a list of the model: a natural unit."""
+
+    kind: str
+    count: int
+    elements: int
+    """Of all of them together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor that is never sharded."""
+
+    name: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPlan:
+    """The plan that `--wrap` makes of a model, and what it is run with."""
+
+    api: str
+    strategy: str
+    world_size: int
+    shard_size: int
+    """Ranks over which one shard group extends; 1 without sharding."""
+    param_dtype: str | None
+    reduce_dtype: str | None
+    wrap: tuple[str, ...]
+    units: tuple[Unit, ...]
+    parameters: tuple[Parameter, ...]
+    buffers: tuple[Buffer, ...] = ()
+    repeated: tuple[Repeated, ...] = ()
+    capacity: int | None = None
+    """Bytes of the GPU's memory, where one was named."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of all parameters."""
+        return sum(p.elements for p in self.parameters)
