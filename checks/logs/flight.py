@@ -28,7 +28,7 @@ SHOWN = 8
 RECORD = "fsdp-doctor run -- COMMAND sets the recorder's variables"
 
 
-@check("LOG700", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG900", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank never entered a collective that the others wait in.
 
@@ -39,10 +39,10 @@ def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: look at what this rank did instead, and let every rank make the same collectives.
     Sources: PyTorch Flight Recorder (schema 1.0 to 2.10); STAT names the least progressed rank in this way.
     """
-    yield from _findings(facts, "LOG700")
+    yield from _findings(facts, "LOG900")
 
 
-@check("LOG701", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG901", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def other_operation(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks called different collectives at the same point.
 
@@ -53,10 +53,10 @@ def other_operation(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: find the branch, the loop length or the early exit that only some ranks take.
     Sources: PyTorch Flight Recorder; torch.distributed docs, TORCH_DISTRIBUTED_DEBUG=DETAIL.
     """
-    yield from _findings(facts, "LOG701")
+    yield from _findings(facts, "LOG901")
 
 
-@check("LOG702", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG902", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def other_size(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks called a collective with different sizes.
 
@@ -65,10 +65,10 @@ def other_size(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: pad uneven batches, exchange sizes first, build and wrap the same model on every rank.
     Sources: NCCL user guide, "all ranks call with the same count and type".
     """
-    yield from _findings(facts, "LOG702")
+    yield from _findings(facts, "LOG902")
 
 
-@check("LOG703", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG903", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def other_type(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks called a collective with different types.
 
@@ -77,10 +77,10 @@ def other_type(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: the same mixed-precision policy and the same autocast on all ranks.
     Sources: NCCL user guide, "all ranks call with the same count and type".
     """
-    yield from _findings(facts, "LOG703")
+    yield from _findings(facts, "LOG903")
 
 
-@check("LOG704", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG904", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def stalled(facts: Facts, options: Options) -> Iterator[Finding]:
     """All ranks entered a collective and nobody finished it.
 
@@ -89,10 +89,10 @@ def stalled(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: look at the hosts: Xid, NIC and switch errors; measure the links.
     Sources: PyTorch Flight Recorder; NCCL user guide, troubleshooting.
     """
-    yield from _findings(facts, "LOG704")
+    yield from _findings(facts, "LOG904")
 
 
-@check("LOG705", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG905", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def not_finished(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank's GPU did not start or finish a collective that the others ran.
 
@@ -101,10 +101,10 @@ def not_finished(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: check that GPU and its links; look for the kernel that blocks it.
     Sources: PyTorch Flight Recorder, states scheduled, started, completed.
     """
-    yield from _findings(facts, "LOG705")
+    yield from _findings(facts, "LOG905")
 
 
-@check("LOG706", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG906", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def no_dump(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank that the others wait for left no dump.
 
@@ -113,10 +113,10 @@ def no_dump(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: read that rank's own log and the kernel log of its host.
     Sources: PyTorch Flight Recorder; a process ended by an exception or SIGKILL does not dump.
     """
-    yield from _findings(facts, "LOG706")
+    yield from _findings(facts, "LOG906")
 
 
-@check("LOG707", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG907", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def crossed(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks take process groups in different order and wait for each other.
 
@@ -125,10 +125,10 @@ def crossed(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: the same order of collectives over all groups on every rank.
     Sources: NCCL user guide, "using multiple NCCL communicators concurrently".
     """
-    yield from _findings(facts, "LOG707")
+    yield from _findings(facts, "LOG907")
 
 
-@check("LOG708", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG908", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def late(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank came to a collective after the others' time-out.
 
@@ -137,10 +137,10 @@ def late(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: shorten or share what it did before, or raise the time-out where that time is legitimate.
     Sources: PyTorch Flight Recorder, time_created_ns and timeout_ms.
     """
-    yield from _findings(facts, "LOG708")
+    yield from _findings(facts, "LOG908")
 
 
-@check("LOG709", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG909", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def unmatched(facts: Facts, options: Options) -> Iterator[Finding]:
     """A send has no receive, or the reverse.
 
@@ -149,10 +149,10 @@ def unmatched(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: post the missing half on the named rank.
     Sources: PyTorch Flight Recorder, p2p_seq_id and "send 0->1" entries.
     """
-    yield from _findings(facts, "LOG709")
+    yield from _findings(facts, "LOG909")
 
 
-@check("LOG710", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG910", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
 def undecided(facts: Facts, options: Options) -> Iterator[Finding]:
     """The dumps do not tell who is at fault.
 
@@ -161,18 +161,18 @@ def undecided(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: collect the dumps of all hosts; each rank writes its own to its own disk.
     Sources: PyTorch Flight Recorder, TORCH_FR_DUMP_TEMP_FILE.
     """
-    for conclusion in _of(facts[FlightVerdict], "LOG710"):
+    for conclusion in _of(facts[FlightVerdict], "LOG910"):
         yield warn(
             conclusion.words,
             conclusion.expected,
             why=conclusion.advice,
-            fix=_fix("LOG710", conclusion),
+            fix=_fix("LOG910", conclusion),
             subject=Subject(rank=conclusion.silent or None),
             confidence=Confidence.LOW,
         )
 
 
-@check("LOG711", None, needs=(FlightVerdict,), tags=("flight",))
+@check("LOG911", None, needs=(FlightVerdict,), tags=("flight",))
 def unread(facts: Facts, options: Options) -> Iterator[Finding]:
     """A dump is cut, damaged, refused or not of this run.
 
@@ -212,7 +212,7 @@ def unread(facts: Facts, options: Options) -> Iterator[Finding]:
         )
 
 
-@check("LOG712", Row.START, needs=(FlightVerdict,), tags=("flight",))
+@check("LOG912", Row.START, needs=(FlightVerdict,), tags=("flight",))
 def versions_differ(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks' recorders are of different versions.
 
@@ -239,7 +239,7 @@ def versions_differ(facts: Facts, options: Options) -> Iterator[Finding]:
             )
 
 
-@check("LOG713", Row.NCCL, needs=(FlightVerdict,), tags=("flight",))
+@check("LOG913", Row.NCCL, needs=(FlightVerdict,), tags=("flight",))
 def ring_overwritten(facts: Facts, options: Options) -> Iterator[Finding]:
     """The recorder's ring has overwritten its beginning.
 
@@ -271,7 +271,7 @@ def _findings(facts: Facts, code: str) -> Iterator[Finding]:
         return
     diagnosis = facts.find(Diagnosis)
     cause = diagnosis.cause if diagnosis is not None else None
-    told_by_logs = cause is not None and not cause.code.startswith("LOG7") and cause.confidence == "high"
+    told_by_logs = cause is not None and not cause.code.startswith("LOG9") and cause.confidence == "high"
     for conclusion in _of(verdict, code):
         status = Status.FAIL if conclusion is verdict.conclusions[0] else Status.WARN
         if told_by_logs:  # the logs say why this rank did not come: the dumps confirm it

@@ -58,7 +58,9 @@ class Cause:
 def causes(job: Job, troubles: Sequence[Trouble]) -> tuple[Cause, ...]:
     """The causes, the best proven and then the earliest first."""
     needs = [_explained_by(job, t, troubles) for t in troubles]
-    found = [Cause(t, t.kind, t.at_fault) for t, need in zip(troubles, needs, strict=True) if not need]
+    found = [
+        Cause(t, t.kind, _free(job, t, troubles)) for t, need in zip(troubles, needs, strict=True) if not need
+    ]
     found += [_crossing(troubles, circle) for circle in _circles(needs)]
     with_consequences = [_with_consequences(c, troubles, needs) for c in found]
     ordered = sorted(with_consequences, key=_order)
@@ -89,6 +91,13 @@ def _explained_by(job: Job, trouble: Trouble, troubles: Sequence[Trouble]) -> fr
         index = _entry(job, trouble, rank)
         found.append(None if index is None else _blocking(job, rank, trouble, troubles, index))
     return frozenset(f for f in found if f is not None)
+
+
+def _free(job: Job, trouble: Trouble, troubles: Sequence[Trouble]) -> tuple[int, ...]:
+    """Of the ranks that are missing, those that no other group keeps waiting."""
+    if trouble.kind not in (NEVER_ENTERED, UNMATCHED):
+        return trouble.at_fault
+    return tuple(r for r in trouble.at_fault if _blocking(job, r, trouble, troubles, None) is None)
 
 
 def _blocking(

@@ -30,8 +30,10 @@ FRESH = 5.0
 """Seconds: work that is younger when its dump is written is under way, not stuck."""
 LATE_SHARE = 0.8
 """Of the time-out: a rank that comes later than this after the others has used it up."""
+YOUNG_SHARE = 0.9
+"""Of the time-out: a gloo operation that is younger may still end well."""
 LATE_SECONDS = 300.0
-"""The same where no time-out was recorded."""
+"""What makes a rank late where no time-out was recorded."""
 LOOK_BACK = 64
 """Operations from which the difference between two ranks' clocks is taken."""
 OLDER = 60 * 10**9
@@ -126,7 +128,7 @@ def _standing(job: Job, group: Group) -> Trouble | None:
     since = _since(job, group, sequence)
     missing = tuple(sorted(r for r, n in enqueued.items() if n < sequence))
     missing = tuple(r for r in missing if not _lost(job, group, r, since) and not _too_early(job, r, since))
-    waiting = _waiting(group, sequence, ended=retires and bool(missing))
+    waiting = _waiting(group, sequence, ended=retires and bool(missing or silent))
     if not waiting:
         return None
     common = {"silent": silent, "since": since}
@@ -230,7 +232,7 @@ def _silence(job: Job, group: Group, silent: tuple[int, ...]) -> Trouble | None:
         )
     ran_out = _ran_out(job, group, last, waiting)
     if silent or group.absent:
-        if ran_out and silent and len(silent) <= len(waiting):
+        if silent and 2 * len(silent) <= len(waiting):
             return Trouble(group, NO_DUMP, last, silent, waiting, silent, since, confidence="medium")
         return Trouble(group, UNDECIDED, last, (), waiting, silent, since, confidence="low")
     if ran_out:
@@ -257,11 +259,12 @@ def _all_in(job: Job, group: Group, sequence: int, waiting: tuple[int, ...], sin
     if late is not None:
         rest = tuple(r for r in waiting if r not in late[0])
         return Trouble(group, LATE, sequence, late[0], rest, since=since, lag=late[1])
-    if _fresh(job, group, sequence, waiting):
+    if _fresh(job, group, sequence, waiting) or _young(job, group, sequence, waiting):
         return Trouble(
             group, IN_FLIGHT, sequence, (), waiting, since=since, finished=finished, confidence="medium"
         )
-    if finished and len(waiting) <= len(finished):
+    on_gloo = _ends_by_retiring(job, group)
+    if finished and len(waiting) <= len(finished) and not on_gloo:
         index = group.histories[waiting[0]].at(sequence)
         sure = index is not None and is_symmetric(job.operation(waiting[0], index))
         confidence = "medium" if sure else "low"
@@ -285,6 +288,19 @@ def _all_in(job: Job, group: Group, sequence: int, waiting: tuple[int, ...], sin
         finished=finished,
         confidence="high" if sure else "medium",
     )
+
+
+def _young(job: Job, group: Group, sequence: int, waiting: tuple[int, ...]) -> bool:
+    """Whether gloo's operation was younger than its time-out: only time tells a wait from a failure there."""
+    for rank in waiting:
+        index, modified = group.histories[rank].at(sequence), job.dumps[rank].modified
+        recorded = group.recorded.get(rank)
+        if index is None or modified is None or recorded is None or not recorded.timeout_ms:
+            return False
+        age = modified - job.dumps[rank].entries.created[index] / 1e9
+        if not job.gloo(rank, index) or not -1.0 <= age < YOUNG_SHARE * recorded.timeout_ms / 1000:
+            return False
+    return True
 
 
 def _timed_out(job: Job, group: Group, sequence: int, rank: int) -> bool:
