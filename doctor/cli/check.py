@@ -22,7 +22,15 @@ from fsdp_doctor.cli.judging import Judgement, Work, judge
 from fsdp_doctor.cli.probe_job import job_of, job_options
 from fsdp_doctor.cli.reporting import deliver, now
 from fsdp_doctor.cli.selecting import chosen, chosen_checks, expired_suppressions, known_suppressions
-from fsdp_doctor.cli.sources import PROBE_FACTS, Subjects, ask_machine, interpreter, recording, this_machine
+from fsdp_doctor.cli.sources import (
+    PROBE_FACTS,
+    Subjects,
+    ask_machine,
+    interpreter,
+    recording,
+    recordings,
+    this_machine,
+)
 from fsdp_doctor.cli.unjudged import by_name
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.config import MAX_NPROC
@@ -59,7 +67,7 @@ class Request:
     profile: Profile
     nproc: int | None
     nodes: int | None
-    recording: Path | None
+    recording: tuple[Path, ...] | None
     python: str | None
     ckpt: str | None
     script: Path | None
@@ -91,8 +99,10 @@ class Request:
     "--from",
     "recorded",
     type=click.Path(path_type=Path),
+    multiple=True,
     metavar="REC",
-    help="Judge a recording (folder or zip of `record`) instead of this machine.",
+    help="Judge a recording (folder or zip of `record`) instead of this machine; given again, machines of "
+    "one job.",
 )
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
 @click.option(
@@ -170,12 +180,12 @@ def _request(settings: Settings, own: dict[str, object]) -> Request:
     """The command's own options with the configuration's values. Raises `click.UsageError`."""
     profile, nproc, ckpt, recorded = own["profile"], own["nproc"], own["ckpt"], own["recorded"]
     python, script, nodes, words = own["python"], own["script"], own["nodes"], own["launch_command"]
-    assert isinstance(words, tuple)
+    assert isinstance(words, tuple) and isinstance(recorded, tuple)
     request = Request(
         profile=Profile(profile) if profile else settings.config.profile or Profile.STANDARD,
         nproc=nproc if isinstance(nproc, int) else settings.config.nproc,
         nodes=nodes if isinstance(nodes, int) else None,
-        recording=recorded if isinstance(recorded, Path) else None,
+        recording=recorded or None,
         python=python if isinstance(python, str) else None,
         ckpt=ckpt if isinstance(ckpt, str) else None,
         script=script if isinstance(script, Path) else None,
@@ -227,7 +237,8 @@ def judged(request: Request, settings: Settings, began: float, joined: Joined | 
     also: tuple[type[object], ...] = ()
     with ExitStack() as used:
         if request.recording is not None:
-            subjects = recording(request.recording)
+            paths = request.recording
+            subjects = recording(paths[0]) if len(paths) == 1 else recordings(paths)
         else:
             kinds = {k for c in checks for k in (*c.needs, *c.uses)}
             probing = request.profile is not Profile.QUICK and _probes(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,16 +49,42 @@ class Subjects:
 
 def recording(path: Path) -> Subjects:
     """The ranks of a recording. Raises `click.UsageError` where there is none."""
-    try:
-        first = open_recording(path)
-    except RecordingError as error:
-        raise click.UsageError(f"--from {path}: {error}") from None
-    except OSError as error:
-        raise click.UsageError(f"--from {path}: {error.strerror or error}") from None
+    first = _opened(path)
     further = first.ranks()
     own = first.manifest.rank
     expected = (0 if own is None else own, *further)
     return Subjects(_ranks(first, expected), expected, "recording", str(path), first.manifest.checkpoint_dir)
+
+
+def recordings(paths: Sequence[Path]) -> Subjects:
+    """Several machines' recordings as the ranks of one job. Raises `click.UsageError`."""
+    opened = [_opened(p) for p in paths]
+    for path, source in zip(paths, opened, strict=True):
+        if source.ranks():
+            raise click.UsageError(f"--from {path}: it holds a whole job already; judge it alone")
+    own = [s.manifest.rank for s in opened]
+    known = [r for r in own if r is not None]
+    told = len(known) == len(own) == len({*known})
+    numbers = known if told else list(range(len(opened)))
+    world = max([len(opened), max(numbers) + 1, *(s.manifest.world_size or 0 for s in opened)])
+    notes = (
+        "the recordings are judged as one job"
+        + ("" if told else ": ranks 0 and on are the recordings in the order of --from"),
+    )
+    ranked = sorted(zip(numbers, opened, strict=True), key=lambda pair: pair[0])
+    sources = tuple(RankSource(s.placed(n, world), n) for n, s in ranked)
+    checkpoint = next((s.manifest.checkpoint_dir for _, s in ranked if s.manifest.checkpoint_dir), None)
+    path = ", ".join(str(p) for p in paths)
+    return Subjects(sources, tuple(n for n, _ in ranked), "recording", path, checkpoint, notes)
+
+
+def _opened(path: Path) -> RecordedSource:
+    try:
+        return open_recording(path)
+    except RecordingError as error:
+        raise click.UsageError(f"--from {path}: {error}") from None
+    except OSError as error:
+        raise click.UsageError(f"--from {path}: {error.strerror or error}") from None
 
 
 def _ranks(first: RecordedSource, numbers: tuple[int, ...]) -> Iterator[RankSource | Unreadable]:

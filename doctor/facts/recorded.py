@@ -6,6 +6,8 @@ A part that is damaged is unknown with its reason; only what is no recording at 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 from fsdp_doctor.facts.links import follow
@@ -83,6 +85,12 @@ class RecordedSource:
             return RecordedSource(self._tree, f"{self._prefix}ranks/{number}/")
         except RecordingError as error:
             raise RecordingError(f"ranks/{number}: {error}") from None
+
+    def placed(self, rank: int, world_size: int) -> RecordedSource:
+        """The same recording as that of one rank of a job."""
+        placed = copy(self)
+        placed._manifest = replace(self._manifest, rank=rank, world_size=world_size)
+        return placed
 
     def read(self, path: str, limit: int = FILE_LIMIT) -> bytes | Unknown:
         """As in `Source`."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from fixtures import machines
 from fsdp_doctor.report import json as as_json
 from tests.unit.cli.conftest import Doctor
 
@@ -231,3 +232,41 @@ def test_output_file(doctor: Doctor, sick: Path, tmp_path: Path) -> None:
     assert link.is_symlink()
     assert target.read_text().startswith("fsdp-doctor ")
     assert doctor("check", "--from", sick, "--output", "/dev/null").status == 1
+
+
+# ------------------------------------------------------------------------- several machines' recordings
+@pytest.fixture
+def boxes(tmp_path: Path) -> list[Path]:
+    """Recordings of two machines that knew nothing of each other; the second has another torch."""
+    made = []
+    for number, host in enumerate(("node-a", "node-b")):
+        machine = machines.job_node(host, f"10.30.0.{11 + number}/24")
+        if number:
+            machine.stack = machines.stack("2.12.1", gpus=2)
+        machine.write(tmp_path / host)
+        made.append(tmp_path / host)
+    return made
+
+
+def test_recordings_of_several_machines_are_one_job(doctor: Doctor, boxes: list[Path]) -> None:
+    done = doctor("check", "--from", boxes[0], "--from", boxes[1], "--format", "json")
+    assert done.json["data"]["ranks"] == {"world_size": 2, "recorded": [0, 1], "missing": []}
+    (differs,) = [r for r in done.json["results"] if r["code"] == "RNK002"]
+    assert (differs["status"], differs["subject"]["host"]) == ("fail", "node-b")
+    assert done.status == 1 and any("order of --from" in n for n in done.json["data"]["notes"])
+
+
+def test_a_whole_job_is_not_judged_with_another(doctor: Doctor, boxes: list[Path], job: Path) -> None:
+    done = doctor("check", "--from", boxes[0], "--from", job)
+    assert done.status == 2 and "holds a whole job already" in done.err
+    done = doctor("check", "--from", boxes[0], "--from", boxes[0].parent / "none.zip")
+    assert done.status == 2 and "none.zip" in done.err
+
+
+def test_ranks_that_the_recordings_name_are_kept(doctor: Doctor, boxes: list[Path]) -> None:
+    for rank, box in ((3, boxes[0]), (1, boxes[1])):
+        manifest = json.loads((box / "manifest.json").read_text()) | {"rank": rank, "world_size": 4}
+        (box / "manifest.json").write_text(json.dumps(manifest))
+    done = doctor("check", "--from", boxes[0], "--from", boxes[1], "--format", "json")
+    assert done.json["data"]["ranks"] == {"world_size": 4, "recorded": [1, 3], "missing": [0, 2]}
+    assert [r["status"] for r in done.json["results"] if r["code"] == "RNK001"] == ["fail"]
