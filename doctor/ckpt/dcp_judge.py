@@ -1,0 +1,231 @@
+"""What DCP's metadata claims, compared with itself and with the files beside it."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable
+
+from fsdp_doctor.ckpt.coverage import coverage, regions_overlap
+from fsdp_doctor.ckpt.dcp_metadata import Metadata
+from fsdp_doctor.ckpt.draft import Draft, FileDraft, TensorDraft
+from fsdp_doctor.ckpt.limits import SPREAD_SECONDS
+from fsdp_doctor.subjects.checkpoint import FileRole
+from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+
+NEWER_SECONDS = 2.0
+"""Clocks of several hosts and file servers differ by less, mostly."""
+ZIP_MAGIC = b"PK\x03\x04"
+NAMED = 16
+"""Broken files that get a problem of their own."""
+PROBES = 20_000
+"""Beginnings of items that are looked at."""
+
+
+def judge_files(draft: Draft, folder: str, metadata: Iterable[Metadata]) -> None:
+    """Missing, short, foreign, stale and younger files; items that claim the same bytes."""
+    files = [f for f in draft.files if f.part == folder and f.role is FileRole.DATA]
+    metas = list(metadata)
+    transformed = any(m.transformed for m in metas)
+    broken = [f for f in files if f.referenced and _broken(f)]
+    for file in broken[:NAMED]:
+        _present(draft, file)
+    if len(broken) > NAMED:
+        rest = broken[NAMED:]
+        draft.problem(
+            ProblemKind.FILE_MISSING,
+            Harm.BROKEN,
+            f"{len(rest)} more data files are missing or too short, such as {rest[0].path}",
+            folder,
+            bytes=sum((f.needed or 0) - ((f.node.size or 0) if f.node else 0) for f in rest),
+        )
+    for file in files:
+        if file.referenced:
+            continue
+        if file.node is not None and file.node.size:
+            draft.problem(
+                ProblemKind.FILE_STALE,
+                Harm.NOTE,
+                f"{file.path} ({file.node.size} bytes) is not named by the metadata: left by an earlier save",
+                file.path,
+                bytes=file.node.size,
+                rank=file.rank,
+            )
+    for meta in metas:
+        for path, starts, lengths in zip(meta.paths, meta.starts, meta.lengths, strict=True):
+            clash = regions_overlap(starts, lengths)
+            if clash is not None:
+                draft.problem(
+                    ProblemKind.REGIONS_OVERLAP,
+                    Harm.BROKEN,
+                    f"metadata places two items over each other in {path[:200]!a}, at bytes {clash[0]} and "
+                    f"{clash[1]}",
+                    f"{folder}/{path}" if folder else path,
+                )
+        if not transformed and draft.read_values:
+            _foreign(draft, folder, meta)
+    _times(draft, folder, [f for f in files if f.referenced])
+
+
+def _broken(file: FileDraft) -> bool:
+    if file.node is None:
+        return True
+    return file.node.size is not None and file.node.size < (file.needed or 0)
+
+
+def _present(draft: Draft, file: FileDraft) -> None:
+    node, needed = file.node, file.needed or 0
+    if node is None:
+        keys = _keys_in(draft, file)
+        lost = f"; {len(keys)} tensors have parts in it" if keys else ""
+        draft.problem(
+            ProblemKind.FILE_MISSING,
+            Harm.BROKEN,
+            f"{file.path} is missing: metadata places {file.items} items, {needed} bytes, in it{lost}",
+            file.path,
+            keys,
+            bytes=needed,
+            rank=file.rank,
+        )
+    elif node.size is not None and node.size < needed:
+        keys = _keys_in(draft, file, beyond=node.size)
+        draft.problem(
+            ProblemKind.FILE_SHORT,
+            Harm.BROKEN,
+            f"{file.path} has {node.size} bytes, metadata needs {needed}; {len(keys)} tensors have parts "
+            "beyond its end",
+            file.path,
+            keys,
+            bytes=needed - node.size,
+            rank=file.rank,
+        )
+
+
+def _keys_in(draft: Draft, file: FileDraft, beyond: int = -1) -> list[str]:
+    """Keys of tensors with a chunk in this file that ends beyond a byte."""
+    index = draft.file(file.path)
+    keys = []
+    for tensor in draft.tensors.values():
+        if tensor.part != file.part:
+            continue
+        dims = 2 * len(tensor.shape)
+        width = dims + 4
+        rows = tensor.place
+        owners = rows[dims::width]
+        if index not in owners:
+            continue
+        starts, lengths = rows[dims + 1 :: width], rows[dims + 2 :: width]
+        if any(o == index and s + n > beyond for o, s, n in zip(owners, starts, lengths, strict=True)):
+            keys.append(tensor.key)
+    return keys
+
+
+def _foreign(draft: Draft, folder: str, meta: Metadata) -> None:
+    """Every item of DCP is a torch.save archive: look whether one begins where metadata says."""
+    per_file = max(1, PROBES // max(1, len(meta.paths)))
+    for path, starts, lengths in zip(meta.paths, meta.starts, meta.lengths, strict=True):
+        full = f"{folder}/{path}" if folder else path
+        node = draft.nodes.get(full)
+        if node is None or not node.regular or node.size is None:
+            continue
+        wanted = [s for s, n in zip(starts, lengths, strict=True) if n and s + n <= node.size]
+        wanted = wanted if len(wanted) <= per_file else wanted[:: len(wanted) // per_file + 1]
+        if wanted and (wrong := _without_magic(draft, full, wanted)):
+            draft.problem(
+                ProblemKind.FILE_FOREIGN,
+                Harm.BROKEN,
+                f"{full} belongs to another save: {len(wrong)} of {len(wanted)} items looked at do not begin "
+                f"where the metadata says (first at byte {wrong[0]})",
+                full,
+            )
+
+
+def _without_magic(draft: Draft, path: str, starts: list[int]) -> list[int]:
+    wrong = []
+    try:
+        with draft.store.open(path) as file:
+            for start in sorted(starts):
+                file.seek(start)
+                if file.read(4) != ZIP_MAGIC:
+                    wrong.append(start)
+    except OSError:
+        return []  # noted when files are looked at as such
+    return wrong
+
+
+def _times(draft: Draft, folder: str, files: list[FileDraft]) -> None:
+    """Files of one save are written together, and the metadata after them."""
+    stamps = sorted(
+        (n.modified, f.path) for f in files if (n := f.node) is not None and n.modified is not None and n.size
+    )
+    if not stamps:
+        return
+    meta = [
+        n.modified
+        for f in draft.files
+        if f.part == folder and f.role is FileRole.METADATA and f.referenced
+        if (n := f.node) is not None and n.modified is not None
+    ]
+    newer = [p for t, p in stamps if meta and t > max(meta) + NEWER_SECONDS]
+    if newer and len(newer) < len(stamps):
+        when = max(t for t, _ in stamps) - max(meta)
+        draft.problem(
+            ProblemKind.FILE_NEWER,
+            Harm.DOUBT,
+            f"{len(newer)} of {len(stamps)} data files ({', '.join(newer[:4])}) changed up to {when:.0f} s "
+            "after the metadata that describes them: they may be of another save",
+            newer[0],
+        )
+        return
+    gaps = [b[0] - a[0] for a, b in itertools.pairwise(stamps)]
+    if gaps and max(gaps) > SPREAD_SECONDS and max(gaps) > 20 * statistics.median(gaps):
+        at = gaps.index(max(gaps))
+        draft.problem(
+            ProblemKind.FILE_SPREAD,
+            Harm.DOUBT,
+            f"data files of one save were written {max(gaps):.0f} s apart: {stamps[at][1]} and "
+            f"{stamps[at + 1][1]}",
+            stamps[at + 1][1],
+        )
+
+
+def judge_tensors(draft: Draft, folder: str) -> None:
+    """Chunks that are outside, overlap, leave a gap or have no place. One problem per cause."""
+    gaps: list[TensorDraft] = []
+    lost = 0
+    found: dict[str, list[str]] = {"outside": [], "overlap": [], "unplaced": []}
+    first_gap = ""
+    for tensor in draft.tensors.values():
+        if tensor.part != folder:
+            continue
+        result = coverage(tensor.shape, tensor.place)
+        tensor.splits = result.splits
+        if result.outside:
+            found["outside"].append(tensor.key)
+        if result.overlap:
+            found["overlap"].append(tensor.key)
+        if result.missing:
+            gaps.append(tensor)
+            lost += result.missing
+            first_gap = first_gap or f"{tensor.key} {list(tensor.shape)} lacks {result.missing} elements"
+        dims = 2 * len(tensor.shape)
+        if min(tensor.place[dims + 1 :: dims + 4], default=0) < 0:
+            found["unplaced"].append(tensor.key)
+    if gaps:
+        draft.problem(
+            ProblemKind.COVERAGE_GAP,
+            Harm.BROKEN,
+            f"the chunks of {len(gaps)} tensors do not cover them, and loading leaves the gap as it was: "
+            f"{first_gap}",
+            folder,
+            [t.key for t in gaps],
+            bytes=lost,
+        )
+    words = {
+        "outside": (ProblemKind.CHUNK_OUTSIDE, "have chunks beyond their shape"),
+        "overlap": (ProblemKind.COVERAGE_OVERLAP, "have chunks that overlap: which one is loaded is chance"),
+        "unplaced": (ProblemKind.CHUNK_UNPLACED, "have chunks for which the metadata names no file"),
+    }
+    for what, (kind, text) in words.items():
+        if found[what]:
+            draft.problem(kind, Harm.BROKEN, f"{len(found[what])} tensors {text}", folder, found[what])
