@@ -39,11 +39,9 @@ COLLECTIVES = re.compile(
 )
 GPU_WAIT = re.compile(r"(?:synchronize|item|tolist|cpu|wait_stream|_to_copy|nonzero|elapsed_time|_sync\w*)")
 DATA_FILES = re.compile(r"torch[/\\]utils[/\\]data[/\\]|[/\\]datasets[/\\]|webdataset|streaming")
-DATA_NAMES = re.compile(
-    r"_next_data|_try_get_data|_get_data|fetch|collate\w*|get_batch|load_batch|__getitem__|next_batch|fetch_batch"
-)
+DATA_NAMES = re.compile(r"_?fetch\w*|collate\w*|(?:get|load|next|read)_(?:batch|sample)\w*|__getitem__")
 SAVE_FILES = re.compile(r"torch[/\\](?:distributed[/\\]checkpoint[/\\]|serialization)|safetensors|orbax")
-SAVE_NAMES = re.compile(r"(?:_?save\w*|.*_checkpoint|write_\w+|state_dict|dump)")
+SAVE_NAMES = re.compile(r"_?save\w*|\w*_checkpoint|state_dict")
 COMPILE_FILES = re.compile(
     r"torch[/\\](?:_dynamo|_inductor|_functorch)[/\\](?!eval_frame|external_utils)|triton[/\\]compiler"
 )

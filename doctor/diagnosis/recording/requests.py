@@ -16,8 +16,8 @@ SECONDS = 5.0
 POLL = 0.2
 
 
-def ask_for_recorders(local: Path, flight: Path) -> tuple[str, ...]:
-    """Ask every rank for its Flight Recorder; the names of the files that came within `SECONDS`."""
+def ask_for_recorders(local: Path, flight: Path) -> tuple[Path, ...]:
+    """Ask every rank for its Flight Recorder; the files that came within `SECONDS`."""
     before = _names(flight)
     asked = sum(_write(p) for p in _pipes(local))
     if not asked:
@@ -25,7 +25,7 @@ def ask_for_recorders(local: Path, flight: Path) -> tuple[str, ...]:
     until = time.monotonic() + SECONDS
     while time.monotonic() < until and len(_names(flight) - before) < asked:
         time.sleep(POLL)
-    return tuple(sorted(_names(flight) - before))
+    return tuple(flight / name.rpartition(" ")[0] for name in sorted(_names(flight) - before))
 
 
 def _names(folder: Path) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fsdp_doctor.codec import to_json
 from fsdp_doctor.diagnosis.live.find import RANKS, NoRanks, number, processes, ranks_below
+from fsdp_doctor.diagnosis.live.place import OWN_THREADS
 from fsdp_doctor.diagnosis.live.sample import look
 from fsdp_doctor.diagnosis.recording.conduct import log_size
 from fsdp_doctor.diagnosis.recording.folder import write_json
@@ -47,6 +48,8 @@ class Watch:
         self._next_beat, self._next_size, self._size = now, now, 0
         self._pids: tuple[tuple[int, int | None], ...] = ()
         self._looks = 0
+        self._taken: list[Path] = []
+        self._said = ""
         self.hangs = 0
         """Times that the job was found hanging."""
         self.last: LiveJob | None = None
@@ -66,7 +69,10 @@ class Watch:
         if now >= self._next_size:
             self._next_size = now + SIZES
             self._size = log_size(self._logs) if self._logs else 0
+        before = self._still.reports
         step = self._still.tick(now, output + self._size)
+        if before and not self._still.reports:
+            self._goes_on()
         if now >= self._next_beat:
             self._next_beat = now + BEAT
             self._beat(output)
@@ -97,38 +103,51 @@ class Watch:
         self._found_hanging(job)
         return self._stop
 
+    def _goes_on(self) -> None:
+        """What was taken while it stood still is of no use to whoever asks why it ended later."""
+        self._journal.event("goes on")
+        self._say("the job goes on")
+        self.last = None
+        for path in self._taken:
+            path.unlink(missing_ok=True)
+        self._taken.clear()
+
     def _found_hanging(self, job: LiveJob) -> None:
         self.hangs += 1
         self.last = job
         quiet = self._still.quiet
         self._save(job)
         dumps = ask_for_recorders(self._local, self._folder / "flight")
+        self._taken += dumps
         cause = job.conclusions[0].words if job.conclusions else "their stacks are kept"
         self._journal.event("hang", quiet=round(quiet, 1), words=cause, dumps=len(dumps))
-        self._say(f"no output for {quiet:.0f} s, and no rank moves: {cause}")
+        same = "as before" if cause == self._said else cause
+        self._say(f"no output for {quiet:.0f} s, and no rank moves: {same}")
+        self._said = cause
 
     def _save(self, job: LiveJob) -> None:
         """The stacks, as text of the form that py-spy prints, one file per rank, and all as JSON."""
         self._looks += 1
-        folder = self._folder / "stacks"
         host = os.uname().nodename
         for process in job.processes:
             if process.threads:
                 rank = f"rank_{process.rank}" if process.rank is not None else "rank_unknown"
-                path = folder / f"{rank}.{host}.{process.pid}.{self._looks}.txt"
+                path = self._folder / "stacks" / f"{rank}.{host}.{process.pid}.txt"
                 path.write_text(stack_text(process), encoding="utf-8", errors="backslashreplace")
+                self._taken.append(path)
         bare = replace(job, processes=tuple(replace(p, command=()) for p in job.processes))
-        write_json(folder / f"look.{host}.{self._looks}.json", to_json(bare))
+        write_json(self._folder / "journal" / f"hang.{host}.{self._looks}.json", to_json(bare))
 
 
 def stack_text(process: RankProcess) -> str:
-    """As `py-spy dump` prints it, with the innermost frame first."""
+    """As `py-spy dump` prints it: the main thread first, and of each the innermost frame."""
     lines = [f"Process {process.pid}: {' '.join(Redactor().words(process.command))}"]
     if process.rank is not None:
         lines.append(f"RANK={process.rank} LOCAL_RANK={process.local_rank} WORLD_SIZE={process.world_size}")
     lines.append("")
-    for number_, thread in enumerate(process.threads):
-        name = thread.name or ("MainThread" if thread.main else f"Thread-{number_}")
-        lines.append(f'Thread {process.pid + number_} (idle): "{name}"')
+    threads = [t for t in process.threads if t.name not in OWN_THREADS]
+    for i, thread in enumerate(sorted(threads, key=lambda t: not t.main)):
+        name = "MainThread" if thread.main else thread.name or f"Thread-{i}"
+        lines.append(f'Thread {process.pid + i} (idle): "{name}"')
         lines += [f"    {f.function} ({f.file}:{f.line or 0})" for f in reversed(thread.frames)]
     return "\n".join([*lines, ""])
