@@ -24,8 +24,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from bench.faults import HEALTHY, HEALTHY_HOSTS, SLOW, Fault, loaded, random_step
+from fsdp_doctor.codec import whole_json
 from fsdp_doctor.probe.assemble import Ending, assemble
-from fsdp_doctor.probe.codec import to_json
 from fsdp_doctor.probe.journals import Journal
 from fsdp_doctor.probe.launch import PARENT, job
 from fsdp_doctor.probe.planning import GLOO, Effort, plan
@@ -176,6 +176,6 @@ def _attend(journals: Sequence[Journal], made: ProbePlan, folder: Path) -> None:
             answered = True
             first = assemble(made, journals, [Ending(r) for r in range(RANKS)], device="cpu")
             part = folder / "again.part"
-            part.write_text(json.dumps(to_json(recheck(first))))
+            part.write_text(json.dumps(whole_json(recheck(first))))
             part.replace(folder / "again.json")
         time.sleep(0.02)

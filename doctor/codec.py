@@ -30,6 +30,17 @@ def to_json(value: object) -> object:
     return value
 
 
+def whole_json(value: object) -> object:
+    """The same with every field, for readers that know no defaults."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: whole_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): whole_json(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [whole_json(v) for v in value]
+    return value.value if isinstance(value, Enum) else value
+
+
 def from_json(kind: type[T], value: object) -> T:
     """Build a `kind`. Defaults stand in, unknown names are ignored. Raises `FormatError`."""
     try:
@@ -175,12 +186,8 @@ def _scalar(kind: type[object]) -> Reader:
 
 
 def _text(value: str) -> str:
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise FormatError(": text that cannot be encoded") from None
-    return value
+    """The text with "?" for halves of characters, which nothing could write: names of files may hold them."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def _within(place: str, reader: Reader, value: object) -> object:

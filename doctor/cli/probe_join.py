@@ -14,11 +14,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from fsdp_doctor.codec import FormatError, from_json, to_json
+from fsdp_doctor.codec import FormatError, from_json, to_json, whole_json
 from fsdp_doctor.facts.source import Source
 from fsdp_doctor.findings import EXIT_CODES, Verdict
 from fsdp_doctor.probe.assemble import Ending, assemble
-from fsdp_doctor.probe.codec import to_json as whole_json
 from fsdp_doctor.probe.counters import Counters, read
 from fsdp_doctor.probe.journals import Journal
 from fsdp_doctor.probe.launch import GRACE, MARGIN, STARTING, ProbeError, shown

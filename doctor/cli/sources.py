@@ -74,8 +74,8 @@ def recordings(paths: Sequence[Path]) -> Subjects:
     ranked = sorted(zip(numbers, opened, strict=True), key=lambda pair: pair[0])
     sources = tuple(RankSource(s.placed(n, world), n) for n, s in ranked)
     checkpoint = next((s.manifest.checkpoint_dir for _, s in ranked if s.manifest.checkpoint_dir), None)
-    path = ", ".join(str(p) for p in paths)
-    return Subjects(sources, tuple(n for n, _ in ranked), "recording", path, checkpoint, notes)
+    named = ", ".join(str(p) for p in paths)
+    return Subjects(sources, tuple(n for n, _ in ranked), "recording", named, checkpoint, notes)
 
 
 def _opened(path: Path) -> RecordedSource:

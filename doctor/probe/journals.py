@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fsdp_doctor.probe.codec import FormatError, from_json
+from fsdp_doctor.codec import FormatError, from_json
 from fsdp_doctor.subjects.probe import STAGES, RankError, RankMeasurement
 
 PROGRESS = struct.Struct("=QQdd")

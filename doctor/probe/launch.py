@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fsdp_doctor import process
+from fsdp_doctor.codec import whole_json
 from fsdp_doctor.probe.assemble import Ending, assemble
-from fsdp_doctor.probe.codec import to_json
 from fsdp_doctor.probe.journals import Journal
 from fsdp_doctor.probe.settle import standing_still
 from fsdp_doctor.probe.tournament import rounds
@@ -98,7 +98,7 @@ def job(plan: ProbePlan, ranks: int, folder: Path, **more: object) -> dict[str, 
     """What every rank reads, for ranks of one machine; `more` replaces fields."""
     planned = [r.pairs for r in rounds(range(ranks))] if plan.pair_bytes else []
     return {
-        "plan": to_json(plan),
+        "plan": whole_json(plan),
         "folder": str(folder),
         "name": uuid.uuid4().hex,
         "ranks": ranks,
@@ -206,7 +206,7 @@ class _Run:
         wanted = recheck(replace(first, links=self._request.links))
         target = self._folder / "again.json"
         part = target.with_suffix(".part")
-        part.write_text(json.dumps(to_json(wanted)))
+        part.write_text(json.dumps(whole_json(wanted)))
         part.replace(target)
 
     def _settle(self) -> list[Ending]:

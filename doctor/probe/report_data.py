@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from fsdp_doctor.probe.codec import to_json
+from fsdp_doctor.codec import whole_json
 from fsdp_doctor.probe.figures import curves
 from fsdp_doctor.probe.stats import finite
 from fsdp_doctor.subjects.fabric import Culprit, Fabric, Figure
@@ -31,12 +31,12 @@ def data(result: ProbeResult, fabric: Fabric) -> dict[str, object]:
         "missing": list(result.missing),
         "pairs": _pairs(result),
         "slow": [_culprit(c) for c in fabric.culprits],
-        "expected": [to_json(e) for e in fabric.expectations],
-        "transports": to_json(result.transports) if result.transports else None,
+        "expected": [whole_json(e) for e in fabric.expectations],
+        "transports": whole_json(result.transports) if result.transports else None,
         "counters": {str(r.rank): _grown(r) for r in result.ranks if r.counters_before},
         "environment": dict(result.environment),
         "skipped": list(result.skipped),
-        "plan": to_json(result.plan),
+        "plan": whole_json(result.plan),
         "deadline_passed": result.deadline_passed,
     }
 
@@ -102,7 +102,7 @@ def _rank(r: RankMeasurement) -> dict[str, object]:
         "copies": [_copy(r, d) for d in ("h2d", "d2h") if any(c.direction == d for c in r.copies)],
         "stage": r.stage,
         "detail": r.detail,
-        "error": to_json(r.error) if r.error else None,
+        "error": whole_json(r.error) if r.error else None,
         "exit_code": r.exit_code,
         "hung": r.hung,
     }
@@ -134,7 +134,7 @@ def _pairs(result: ProbeResult) -> list[dict[str, object]]:
 
 
 def _culprit(c: Culprit) -> dict[str, object]:
-    made = to_json(c)
+    made = whole_json(c)
     return dict(made) if isinstance(made, Mapping) else {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_doctor.codec import to_json
+from fsdp_doctor.codec import whole_json
 from fsdp_doctor.probe.forecast import Job
 from fsdp_doctor.subjects.step import Forecast, StepForecast
 
@@ -51,4 +51,4 @@ def step_data(step: StepForecast, job: Job) -> dict[str, object]:
 
 
 def _forecast(forecast: Forecast) -> object:
-    return to_json(forecast)
+    return whole_json(forecast)

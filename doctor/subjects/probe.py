@@ -1,6 +1,6 @@
 """What a probe asked for and what its ranks measured. Seconds, bytes; names as torch and NCCL use them.
 
-Every value here is plain JSON (`fsdp_doctor.probe.codec`): an object per dataclass with its field names,
+Every value here is plain JSON (`fsdp_doctor.codec`): an object per dataclass with its field names,
 an array per tuple. Workers write a `RankMeasurement` each; a field with a default may be left out.
 """
 

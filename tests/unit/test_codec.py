@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdp_doctor.codec import FormatError, from_json, to_json
+from fsdp_doctor.codec import FormatError, from_json, to_json, whole_json
 from fsdp_doctor.findings import Result, Row, Status, Subject
 from fsdp_doctor.subjects.rank_set import RankDigest, RankGpu
 
@@ -60,12 +61,21 @@ def test_enums_unions_and_tuples() -> None:
         ({"rank": 1, "dists": {"torch": None}}, ".dists.torch: found NoneType"),
         ({}, ": rank is missing"),
         ([], ": found list, expected an object"),
-        ({"rank": 1, "host": "\ud800"}, "cannot be encoded"),
     ],
 )
 def test_the_error_names_the_field(value: object, words: str) -> None:
     with pytest.raises(FormatError, match=words.replace("[", r"\[")):
         from_json(RankDigest, value)
+
+
+def test_text_that_could_not_be_written_is_mended() -> None:
+    found = from_json(RankDigest, {"rank": 1, "host": "n\ud800e", "dists": {"a\udc80": "\udcff"}})
+    assert found.host == "n?e" and dict(found.dists) == {"a?": "?"}
+
+
+def test_every_field_is_in_the_whole() -> None:
+    told = whole_json(RankDigest(1))
+    assert isinstance(told, dict) and set(told) == {f.name for f in fields(RankDigest)}
 
 
 def test_a_status_that_is_none() -> None:

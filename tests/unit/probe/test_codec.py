@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.probes import Bench
-from fsdp_doctor.probe.codec import FormatError, from_json, to_json
+from fsdp_doctor.codec import FormatError, from_json
+from fsdp_doctor.codec import whole_json as to_json
 from fsdp_doctor.probe.verdicts import conclude, recheck
 from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.probe import ProbePlan, ProbeResult, RankMeasurement

@@ -13,7 +13,6 @@ import fsdp_doctor.probe
 
 HERE = Path(fsdp_doctor.probe.__file__).parent
 PURE = [
-    "codec",
     "curve",
     "expected",
     "failures",
