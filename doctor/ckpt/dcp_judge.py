@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Iterable
 
 from fsdp_doctor.ckpt.coverage import coverage, regions_overlap
@@ -178,7 +177,7 @@ def _times(draft: Draft, folder: str, files: list[FileDraft]) -> None:
         )
         return
     gaps = [b[0] - a[0] for a, b in itertools.pairwise(stamps)]
-    if gaps and max(gaps) > SPREAD_SECONDS and max(gaps) > 20 * statistics.median(gaps):
+    if gaps and max(gaps) > SPREAD_SECONDS and max(gaps) > 20 * sorted(gaps)[len(gaps) // 2]:
         at = gaps.index(max(gaps))
         draft.problem(
             ProblemKind.FILE_SPREAD,

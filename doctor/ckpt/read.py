@@ -13,7 +13,7 @@ import fsdp_doctor
 from fsdp_doctor.ckpt.reading import failed, is_remote
 from fsdp_doctor.ckpt.wire import decode
 from fsdp_doctor.codec import FormatError
-from fsdp_doctor.process import Outcome, run
+from fsdp_doctor.process import Child, Outcome, start
 from fsdp_doctor.subjects.checkpoint import CheckpointIndex
 from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
 
@@ -30,15 +30,34 @@ def read(path: str, deadline: float = DEADLINE, *, values: bool = True) -> Check
     `deadline` counts seconds. `values` also reads small objects inside DCP's data files (parameter groups,
     steps, dataloader state); without it only metadata is read.
     """
+    return begin(path, values=values).result(deadline)
+
+
+class Reading:
+    """A checkpoint that is being read while the caller does something else."""
+
+    def __init__(self, path: str, child: Child) -> None:
+        self._path, self._child = path, child
+
+    def result(self, deadline: float = DEADLINE) -> CheckpointIndex:
+        """The index; `deadline` counts seconds from the beginning."""
+        path = self._path
+        with self._child as child:
+            outcome = child.result(deadline)
+        if outcome.returncode == 0 and not outcome.truncated:
+            try:
+                return decode(outcome.stdout)
+            except FormatError as error:
+                words = f"the reader's answer cannot be understood{error}"
+                return failed(path, ProblemKind.READER_FAILED, words)
+        return failed(path, *_why(outcome, deadline))
+
+
+def begin(path: str, *, values: bool = True) -> Reading:
+    """Start to read; the same as `read`, in two parts."""
     isolated = [] if is_remote(path) else ["-I", "-S"]
     argv = [sys.executable, *isolated, str(CHILD), str(PACKAGE_ROOT), path, "values" if values else "names"]
-    outcome = run(argv, deadline, stdout_limit=ANSWER_BYTES)
-    if outcome.returncode == 0 and not outcome.truncated:
-        try:
-            return decode(outcome.stdout)
-        except FormatError as error:
-            return failed(path, ProblemKind.READER_FAILED, f"the reader's answer cannot be understood{error}")
-    return failed(path, *_why(outcome, deadline))
+    return Reading(path, start(argv, stdout_limit=ANSWER_BYTES))
 
 
 def _why(outcome: Outcome, deadline: float) -> tuple[ProblemKind, str]:

@@ -28,7 +28,7 @@ def read_here(path: str, *, values: bool = True) -> CheckpointIndex:
     """
     began = time.monotonic()
     try:
-        store = _store(path)
+        store = open_store(path)
         nodes, cut = store.nodes()
     except FileNotFoundError:
         return failed(path, ProblemKind.NOT_FOUND, "there is no such file or folder")
@@ -49,7 +49,8 @@ def read_here(path: str, *, values: bool = True) -> CheckpointIndex:
     return conclude(draft, time.monotonic() - began)
 
 
-def _store(path: str) -> Store:
+def open_store(path: str) -> Store:
+    """What holds the path. Raises `OSError`."""
     if is_remote(path):
         from fsdp_doctor.ckpt.remote import RemoteStore
 

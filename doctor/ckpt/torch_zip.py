@@ -61,7 +61,7 @@ class Archive:
 
 def read(file: BinaryIO, size: int) -> tuple[Archive, Loaded]:
     """Directory and pickle of a torch.save file that fills `file`. Raises `ZipError`."""
-    _precheck(file, size)
+    precheck(file, size)
     try:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
@@ -87,7 +87,7 @@ def read(file: BinaryIO, size: int) -> tuple[Archive, Loaded]:
     return Archive(root, entries, texts.get("version"), texts.get("byteorder")), loaded
 
 
-def _precheck(file: BinaryIO, size: int) -> None:
+def precheck(file: BinaryIO, size: int) -> None:
     """Refuse directories of absurd size before they are read."""
     file.seek(max(0, size - TAIL))
     tail = file.read(TAIL)

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "fsdp_doctor.cli.diagnose",
         "Name the cause, the rank and the fix of a job that failed or hangs.",
     ),
+    "ckpt": ("fsdp_doctor.cli.ckpt.group", "Read checkpoints: what is in them, and do they load here."),
     "list": ("fsdp_doctor.cli.listing", "List the checks."),
     "explain": ("fsdp_doctor.cli.explain", "Explain a check or a row of the failure table."),
     "table": ("fsdp_doctor.cli.table", "Print the failure table."),

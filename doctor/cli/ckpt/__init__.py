@@ -1,0 +1,1 @@
+"""`fsdp-doctor ckpt …`: checkpoints on disk."""
