@@ -301,7 +301,7 @@ def _nothing(draft: Draft) -> Problem:
     for node in draft.nodes.values():
         if node.parent and not node.folder:
             inner.setdefault(node.parent, set()).add(node.name)
-    folders = sorted(f for f, names in inner.items() if _looks(names))
+    folders = sorted(f for f, names in inner.items() if looks(names))
     if len(folders) == 1:
         return Problem(
             ProblemKind.SEVERAL,
@@ -318,7 +318,8 @@ def _nothing(draft: Draft) -> Problem:
     return Problem(ProblemKind.NOT_A_CHECKPOINT, Harm.BROKEN, f"no file of a checkpoint in it ({names} …)")
 
 
-def _looks(names: set[str]) -> bool:
+def looks(names: set[str]) -> bool:
+    """Whether these are names of files of a checkpoint."""
     return (
         dcp.in_folder(names)
         or deepspeed.in_folder(names)

@@ -42,7 +42,7 @@ def judge(index: CheckpointIndex, settings: Settings) -> tuple[Result, ...]:
         unread=loading.unread,
     )
     facts = Facts({Loading: Known(loading), Identity: Known(Identity(socket.gethostname(), None, None))})
-    results = run_checks(_checks(settings), facts, Options())
+    results = run_checks(checks_of(settings, CODES_ON_DISK), facts, Options())
     if not settings.config.suppressions:
         return results
     from fsdp_doctor.cli.selecting import known_suppressions
@@ -50,10 +50,11 @@ def judge(index: CheckpointIndex, settings: Settings) -> tuple[Result, ...]:
     return suppress(results, known_suppressions(settings), datetime.now(timezone.utc).date())
 
 
-def _checks(settings: Settings) -> Iterable[CheckSpec]:
+def checks_of(settings: Settings, codes: tuple[str, ...]) -> Iterable[CheckSpec]:
+    """Those of some codes that the selection leaves, in code order."""
     import fsdp_doctor.checks.ckpt
 
-    ours = [c for c in specs_below(fsdp_doctor.checks.ckpt) if c.code in CODES_ON_DISK]
+    ours = [c for c in specs_below(fsdp_doctor.checks.ckpt) if c.code in codes]
     ours.sort(key=lambda c: c.code)
     if not (settings.select or settings.ignore):
         return ours
