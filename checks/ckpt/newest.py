@@ -24,9 +24,6 @@ def newest_whole(facts: Facts, options: Options) -> Iterator[Finding]:
     run = facts[RunFolder]
     latest = run.latest
     for candidate in run.newer:
-        running = (
-            "; it changed within the last minutes: a save may be running" if candidate.in_progress else ""
-        )
         yield warn(
             f"{_named(candidate)} is not whole: {candidate.why}",
             "a finished save",
