@@ -103,9 +103,18 @@ def _shifted(origin: Origin, shifts: Mapping[str, float]) -> Origin:
 
 def _simultaneous(hits: Iterable[Hit]) -> Iterable[tuple[str, tuple[str, int], float]]:
     for hit in hits:
-        if hit.code == "LOG101" and hit.origin.time is not None and "ran" in hit.fields and "seq" in hit.fields:
+        if (
+            hit.code == "LOG101"
+            and hit.origin.time is not None
+            and "ran" in hit.fields
+            and "seq" in hit.fields
+        ):
             group = hit.fields.get("pg", "") + hit.fields.get("op", "")
-            yield hit.origin.file, (group, int(hit.fields["seq"])), hit.origin.time - int(hit.fields["ran"]) / 1000
+            yield (
+                hit.origin.file,
+                (group, int(hit.fields["seq"])),
+                hit.origin.time - int(hit.fields["ran"]) / 1000,
+            )
 
 
 # who is who
@@ -126,7 +135,11 @@ def _who(scans: Sequence[SourceScan]) -> Who:
                 who.by_local[scan.name, key[1]] = key[0]
         largest = max((int(m.fields["n"]) for m in scan.marked if m.code == markers.IDENTITY), default=0)
         for mark in scan.marked:
-            if mark.code == markers.IDENTITY and int(mark.fields["n"]) == largest and mark.origin.pid is not None:
+            if (
+                mark.code == markers.IDENTITY
+                and int(mark.fields["n"]) == largest
+                and mark.origin.pid is not None
+            ):
                 who.by_pid[mark.origin.host, mark.origin.pid] = int(mark.fields["rank"])
     _offsets(scans, who)
     _tasks(scans, who)
@@ -160,7 +173,9 @@ def _offsets(scans: Sequence[SourceScan], who: Who) -> None:
 
 def _node_of(name: str) -> str:
     """What of a path tells the node: all but the parts that tell attempt, local rank and stream."""
-    return re.sub(r"(?:/|^)attempt_\d+/\d+/(?:stdout|stderr)\.log.*|(?:/|^)attempt_\d+/\d+/error\.json", "", name)
+    return re.sub(
+        r"(?:/|^)attempt_\d+/\d+/(?:stdout|stderr)\.log.*|(?:/|^)attempt_\d+/\d+/error\.json", "", name
+    )
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -182,7 +197,11 @@ def _pods(scans: Sequence[SourceScan], who: Who) -> None:
     keys = [k for s in scans for k in (*s.seen, *(f.key for f in s.found))]
     named = {k[3] for k in keys if k[3] and (k[0] is not None or k[1] is not None)}
     pods = {k[3] for k in keys if k[3]} - named
-    numbers = {p: (m[1], int(m[2])) for p in pods if p and (m := re.search(r"-?(master|worker|rank|launcher)?-(\d+)$", p))}
+    numbers = {
+        p: (m[1], int(m[2]))
+        for p in pods
+        if p and (m := re.search(r"-?(master|worker|rank|launcher)?-(\d+)$", p))
+    }
     masters = any(role == "master" for role, _ in numbers.values())
     if not named and len(numbers) > 1 and len(set(numbers.values())) == len(numbers):
         for pod, (role, number) in numbers.items():
@@ -197,7 +216,11 @@ def _hits(found: Sequence[tuple[SourceScan, Found]], who: Who) -> list[Hit]:
     for order, (scan, entry) in enumerate(found):
         hit = entry.hit
         said = hit.fields.get("said_rank")
-        if said is not None and hit.fields.get("pg") not in (None, "default_pg", "0", "") and hit.fields.get("pg_rank") == said:
+        if (
+            said is not None
+            and hit.fields.get("pg") not in (None, "default_pg", "0", "")
+            and hit.fields.get("pg_rank") == said
+        ):
             said = None
         rank = who.rank(scan.name, entry.key, hit.origin.pid, said)
         if rank is not None and rank >= MAX_RANK:
@@ -215,13 +238,26 @@ def _exits(scans: Sequence[SourceScan], who: Who) -> list[Exit]:
                 exits[entry.rank, entry.pid, entry.origin.attempt, entry.code] = entry
         for f in scan.found:
             for extra in _exits_of(f, scan, who):
-                same = [e for e in exits.values() if (extra.rank is not None and e.rank == extra.rank) or (extra.pid is not None and e.pid == extra.pid)]
+                same = [
+                    e
+                    for e in exits.values()
+                    if (extra.rank is not None and e.rank == extra.rank)
+                    or (extra.pid is not None and e.pid == extra.pid)
+                ]
                 if not same:
                     exits[extra.rank, extra.pid, extra.origin.attempt, extra.code] = extra
     return list(exits.values())
 
 
-SIGNALS = {"Killed": 9, "Terminated": 15, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7, "Out Of Memory": 9, "Floating point exception": 8}
+SIGNALS = {
+    "Killed": 9,
+    "Terminated": 15,
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Out Of Memory": 9,
+    "Floating point exception": 8,
+}
 
 
 def _exits_of(entry: Found, scan: SourceScan, who: Who) -> Iterable[Exit]:
@@ -235,9 +271,20 @@ def _exits_of(entry: Found, scan: SourceScan, who: Who) -> Iterable[Exit]:
         code = int(fields["code"]) if "code" in fields else -SIGNALS.get(fields.get("sig", ""), 0)
         for task in _range(fields.get("tasks", "")):
             rank = task if who.tasks_are_ranks else None
-            yield Exit(hit.origin, rank, None, fields.get("host"), None, code, "srun", False, fields.get("sig", ""))
+            yield Exit(
+                hit.origin, rank, None, fields.get("host"), None, code, "srun", False, fields.get("sig", "")
+            )
     elif hit.code == "LOG216" and "rank" in fields:
-        yield Exit(hit.origin, int(fields["rank"]), None, fields.get("host"), int(fields["pid"]), -int(fields["n"]), "mpirun", True)
+        yield Exit(
+            hit.origin,
+            int(fields["rank"]),
+            None,
+            fields.get("host"),
+            int(fields["pid"]),
+            -int(fields["n"]),
+            "mpirun",
+            True,
+        )
 
 
 def _range(text: str) -> list[int]:
@@ -252,7 +299,9 @@ def _range(text: str) -> list[int]:
 
 def _job(scans: Sequence[SourceScan], hits: Sequence[Hit], exits: Sequence[Exit], who: Who) -> JobShape:
     ranks = {r for s in scans for k, v in s.seen.items() if (r := who.rank(s.name, k)) is not None}
-    ranks |= {h.origin.rank for h in hits if h.origin.rank is not None} | {e.rank for e in exits if e.rank is not None}
+    ranks |= {h.origin.rank for h in hits if h.origin.rank is not None} | {
+        e.rank for e in exits if e.rank is not None
+    }
     hosts = {e.rank: e.host for e in exits if e.rank is not None and e.host}
     for s in scans:
         for key in s.seen:
@@ -265,7 +314,12 @@ def _job(scans: Sequence[SourceScan], hits: Sequence[Hit], exits: Sequence[Exit]
                     hosts.setdefault(rank, mark.origin.host)
     pids = {r: p for (h, p), r in who.by_pid.items()}
     size, stated, basis = _world(scans, hits, ranks)
-    versions = [m.fields["torch"] for s in scans for m in s.marked if m.code == markers.VERSION and "torch" in m.fields]
+    versions = [
+        m.fields["torch"]
+        for s in scans
+        for m in s.marked
+        if m.code == markers.VERSION and "torch" in m.fields
+    ]
     nccl = next((h.fields["ver"] for h in hits if h.code == "LOG122" and "ver" in h.fields), None)
     return JobShape(
         world_size=size,
@@ -275,7 +329,9 @@ def _job(scans: Sequence[SourceScan], hits: Sequence[Hit], exits: Sequence[Exit]
         hosts=hosts,
         pids=pids,
         buses=_buses(scans, who),
-        nodes=max((int(m.fields["nodes"]) for s in scans for m in s.marked if "nodes" in m.fields), default=None),
+        nodes=max(
+            (int(m.fields["nodes"]) for s in scans for m in s.marked if "nodes" in m.fields), default=None
+        ),
         restarts=max((s.attempts + s.path_attempt for s in scans), default=0),
         torch=versions[-1] if versions else None,
         nccl=nccl,
@@ -287,7 +343,9 @@ def _buses(scans: Sequence[SourceScan], who: Who) -> dict[int, int]:
     found: dict[int, set[int]] = {}
     for scan in scans:
         for mark in scan.marked:
-            rank = who.by_pid.get((mark.origin.host, mark.origin.pid)) if mark.origin.pid is not None else None
+            rank = (
+                who.by_pid.get((mark.origin.host, mark.origin.pid)) if mark.origin.pid is not None else None
+            )
             if mark.code == markers.IDENTITY and "bus" in mark.fields and rank is not None:
                 try:
                     found.setdefault(int(mark.fields["bus"], 16), set()).add(rank)
@@ -306,7 +364,12 @@ def _world(scans: Sequence[SourceScan], hits: Sequence[Hit], ranks: set[int]) ->
                 if number and 0 < int(number) <= MAX_RANK:
                     said[int(number)] += 1
             elif mark.code == markers.PER_NODE and "per" in mark.fields:
-                nodes = [int(m.fields["nodes"]) for s in scans for m in s.marked if m.code == markers.PER_NODE and "nodes" in m.fields]
+                nodes = [
+                    int(m.fields["nodes"])
+                    for s in scans
+                    for m in s.marked
+                    if m.code == markers.PER_NODE and "nodes" in m.fields
+                ]
                 said[int(mark.fields["per"]) * max(nodes, default=1)] += 1
     fitting = [n for n, _ in said.most_common() if n >= lowest]
     if fitting:
@@ -314,7 +377,11 @@ def _world(scans: Sequence[SourceScan], hits: Sequence[Hit], ranks: set[int]) ->
     for hit in hits:
         if hit.code == "LOG140" and int(hit.fields["want"]) >= lowest:
             return int(hit.fields["want"]), True, "the store waited for so many"
-    implied = [int(h.fields["nout"]) // int(h.fields["nin"]) for h in hits if h.code == "LOG101" and "ALLGATHER" in h.fields.get("op", "") and int(h.fields.get("nin", 0)) > 0]
+    implied = [
+        int(h.fields["nout"]) // int(h.fields["nin"])
+        for h in hits
+        if h.code == "LOG101" and "ALLGATHER" in h.fields.get("op", "") and int(h.fields.get("nin", 0)) > 0
+    ]
     if implied and max(implied) >= max(lowest, 2):
         return max(implied), False, "the sizes of an all-gather imply it"
     return (lowest, False, "the highest rank seen") if lowest > 0 else (None, False, "")
@@ -374,13 +441,20 @@ def _with_call_sites(hits: list[Hit], scans: Sequence[SourceScan], who: Who) -> 
     sites: dict[int, list[Frame]] = {}
     for scan in scans:
         for mark in scan.marked:
-            if mark.code in (markers.CALL_SITE, markers.FRAME) and (rank := who.rank(scan.name, mark.key, mark.origin.pid)) is not None:
+            if (
+                mark.code in (markers.CALL_SITE, markers.FRAME)
+                and (rank := who.rank(scan.name, mark.key, mark.origin.pid)) is not None
+            ):
                 frames = sites.setdefault(rank, [])
                 if len(frames) < 64:
-                    frames.insert(0, mark.frames[0]) if mark.code == markers.CALL_SITE else frames.append(mark.frames[0])
+                    frames.insert(0, mark.frames[0]) if mark.code == markers.CALL_SITE else frames.append(
+                        mark.frames[0]
+                    )
     if not sites:
         return hits
     return [
-        replace(h, frames=tuple(sites[h.origin.rank])) if h.code in TIMED_OUT and not h.frames and h.origin.rank in sites else h
+        replace(h, frames=tuple(sites[h.origin.rank]))
+        if h.code in TIMED_OUT and not h.frames and h.origin.rank in sites
+        else h
         for h in hits
     ]

@@ -23,8 +23,13 @@ Place = tuple[int, int]
 class Matcher(Protocol):
     """What finds candidates."""
 
-    name: str
-    gates: Mapping[int, tuple[Signature, ...]]
+    @property
+    def name(self) -> str:
+        """Of the engine."""
+
+    @property
+    def gates(self) -> Mapping[int, tuple[Signature, ...]]:
+        """Number of a gate -> the signatures behind it."""
 
     def places(self, block: bytes) -> list[Place]:
         """All candidates of a block, in the order of their offsets."""

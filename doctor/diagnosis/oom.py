@@ -7,14 +7,28 @@ from collections.abc import Iterable
 
 from fsdp_doctor.subjects.incident import Hit, OomReport
 
-_UNITS = {"bytes": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS = {
+    "bytes": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+}
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]iB|[KMG]B|bytes|B)"
 _PATTERNS = {
     "requested": (rf"Tried to allocate {_SIZE}", rf"Requested size: {_SIZE}", rf"Requested\s*: {_SIZE}"),
     "total": (rf"total capac(?:i)?ty of {_SIZE}", rf"{_SIZE} total capacity", rf"Device limit\s*: {_SIZE}"),
     "free": (rf"of which {_SIZE} is free", rf"{_SIZE} free", rf"Free \(according to CUDA\)\s*: {_SIZE}"),
     "in_use": (rf"this process has {_SIZE} memory in use",),
-    "allocated": (rf"Of the allocated memory {_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated", rf"Currently allocated\s*: {_SIZE}"),
+    "allocated": (
+        rf"Of the allocated memory {_SIZE} is allocated by PyTorch",
+        rf"{_SIZE} already allocated",
+        rf"Currently allocated\s*: {_SIZE}",
+    ),
     "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
     "private_pools": (rf"with {_SIZE} allocated in private pools",),
     "allowed": (rf"{_SIZE} allowed",),
@@ -78,22 +92,41 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
     requested, free, allocated, unallocated = oom.requested, oom.free, oom.allocated, oom.unallocated
     if oom.others and (largest := max(oom.others.items(), key=lambda o: o[1]))[1] > GIB:
         says.append(f"another process ({largest[0]}) holds {words(largest[1])} of the same GPU")
-        fixes.append(f"End process {largest[0]} if it is stale, or choose another GPU: give each rank its own with torch.cuda.set_device(local_rank)")
+        fixes.append(
+            f"End process {largest[0]} if it is stale, or choose another GPU: give each rank its own with torch.cuda.set_device(local_rank)"
+        )
     if oom.allowed is not None and allocated is not None and requested is not None:
         if (oom.total is None or oom.allowed < 0.9 * oom.total) and free is not None and free > requested:
-            says.append(f"{words(free)} are free, but this process is allowed {words(oom.allowed)} only (memory fraction)")
+            says.append(
+                f"{words(free)} are free, but this process is allowed {words(oom.allowed)} only (memory fraction)"
+            )
             fixes.append("Raise torch.cuda.set_per_process_memory_fraction")
     elif free is not None and requested is not None and free > 2 * requested:
-        says.append(f"{words(free)} are free and {words(requested)} were asked for: a limit (memory fraction, MIG), not the size")
+        says.append(
+            f"{words(free)} are free and {words(requested)} were asked for: a limit (memory fraction, MIG), not the size"
+        )
         fixes.append("Look for a memory fraction, MIG slices or a driver mapping limit")
-    if allocated and unallocated is not None and unallocated > 256 << 20 and (unallocated > 0.2 * allocated or (requested is not None and unallocated > requested)):
-        says.append(f"{words(unallocated)} are reserved and unallocated although {words(requested)} were asked for: fragmentation")
-        fixes.append("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF since torch 2.9) against fragmentation")
+    if (
+        allocated
+        and unallocated is not None
+        and unallocated > 256 << 20
+        and (unallocated > 0.2 * allocated or (requested is not None and unallocated > requested))
+    ):
+        says.append(
+            f"{words(unallocated)} are reserved and unallocated although {words(requested)} were asked for: fragmentation"
+        )
+        fixes.append(
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PYTORCH_ALLOC_CONF since torch 2.9) against fragmentation"
+        )
     if oom.in_use is not None and allocated is not None:
         foreign = oom.in_use - allocated - (unallocated or 0)
         if foreign > OVERHEAD:
-            says.append(f"{words(foreign)} of this process lie outside PyTorch's allocator (NCCL buffers, contexts, other libraries)")
-            fixes.append("Look for contexts of other ranks on this GPU (a missing torch.cuda.set_device), and for many process groups")
+            says.append(
+                f"{words(foreign)} of this process lie outside PyTorch's allocator (NCCL buffers, contexts, other libraries)"
+            )
+            fixes.append(
+                "Look for contexts of other ranks on this GPU (a missing torch.cuda.set_device), and for many process groups"
+            )
     says += _by_phase(oom, phase)
     fixes += _fixes_by_phase(phase)
     return tuple(says), tuple(dict.fromkeys(fixes))
@@ -101,26 +134,42 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
 
 def _by_phase(oom: OomReport, phase: str | None) -> list[str]:
     if phase == "save":
-        return ["it happened while a state dict was gathered for saving: a full state dict needs all parameters on one GPU"]
+        return [
+            "it happened while a state dict was gathered for saving: a full state dict needs all parameters on one GPU"
+        ]
     if phase == "optimizer":
-        return ["it happened in the optimizer's step: its states are made in the first step, twice the parameters in float32 for Adam"]
+        return [
+            "it happened in the optimizer's step: its states are made in the first step, twice the parameters in float32 for Adam"
+        ]
     if phase == "logits":
-        return ["it happened at the logits or the loss: vocabulary x sequence x batch in float32 is one large tensor"]
+        return [
+            "it happened at the logits or the loss: vocabulary x sequence x batch in float32 is one large tensor"
+        ]
     if phase == "eval":
         return ["it happened in evaluation: its batch or generation cache is larger than training's"]
     if phase == "unshard":
-        return ["it happened while a unit was gathered: a unit that holds too much (only the root is wrapped) is gathered as a whole"]
+        return [
+            "it happened while a unit was gathered: a unit that holds too much (only the root is wrapped) is gathered as a whole"
+        ]
     if phase == "wrap":
-        return ["it happened while the model was moved or wrapped: the whole model was on the GPU before sharding"]
+        return [
+            "it happened while the model was moved or wrapped: the whole model was on the GPU before sharding"
+        ]
     return []
 
 
 def _fixes_by_phase(phase: str | None) -> list[str]:
     return {
         "save": ["Save a sharded state dict (DCP), or a full one with offload to CPU on rank 0 only"],
-        "optimizer": ["Shard the optimizer with the parameters (make it after wrapping), or use an 8-bit or fused optimizer, or CPU offload"],
+        "optimizer": [
+            "Shard the optimizer with the parameters (make it after wrapping), or use an 8-bit or fused optimizer, or CPU offload"
+        ],
         "logits": ["Compute the loss in chunks, or shorten the sequence or batch"],
         "eval": ["Use a smaller evaluation batch under torch.no_grad()"],
-        "unshard": ["Wrap each transformer block as its own unit (auto_wrap_policy, or fully_shard on every block)"],
-        "wrap": ["Build the model on the meta device or the CPU and let FSDP move the shards (device_id, sync_module_states)"],
+        "unshard": [
+            "Wrap each transformer block as its own unit (auto_wrap_policy, or fully_shard on every block)"
+        ],
+        "wrap": [
+            "Build the model on the meta device or the CPU and let FSDP move the shards (device_id, sync_module_states)"
+        ],
     }.get(phase or "", [])

@@ -8,21 +8,45 @@ from collections.abc import Iterable
 from fsdp_doctor.subjects.incident import Frame
 
 SAVE, LOAD, EVAL, DATA, COMPILE, CLIP, OPTIMIZER, LOGITS, UNSHARD, WRAP, BACKWARD, INIT, LOG = (
-    "save", "load", "eval", "data", "compile", "clip", "optimizer", "logits", "unshard", "wrap", "backward", "init", "log",
+    "save",
+    "load",
+    "eval",
+    "data",
+    "compile",
+    "clip",
+    "optimizer",
+    "logits",
+    "unshard",
+    "wrap",
+    "backward",
+    "init",
+    "log",
 )
 _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (phase, re.compile(pattern, re.I))
     for phase, pattern in (
-        (SAVE, r"\bsav(?:e|ing)|save_(?:state|checkpoint|model|pretrained)|_save\b|state_dict\b(?!.*load)|(?:write|writing)_?\s?checkpoint|checkpointing to|dcp\.save"),
-        (LOAD, r"load_(?:state_dict|checkpoint|state|model)|dcp\.load|\bresum(?:e|ing)|from_pretrained|loading (?:checkpoint|model|weights)"),
+        (
+            SAVE,
+            r"\bsav(?:e|ing)|save_(?:state|checkpoint|model|pretrained)|_save\b|state_dict\b(?!.*load)|(?:write|writing)_?\s?checkpoint|checkpointing to|dcp\.save",
+        ),
+        (
+            LOAD,
+            r"load_(?:state_dict|checkpoint|state|model)|dcp\.load|\bresum(?:e|ing)|from_pretrained|loading (?:checkpoint|model|weights)",
+        ),
         (EVAL, r"\beval(?:uat\w*|_loop|_step|_batch)?\b|run_eval|validat(?:e|ion)|\bgenerat(?:e|ion|ing)\b"),
-        (DATA, r"fetch\w*[ _]batch|next_batch|get_batch|_next_data|_try_get_data|_get_data|dataloader|data_loader|__getitem__|collate|load(?:ing)? (?:batch|data|sample)|fetching|\bdataset|prefetch|waiting for (?:data|batch)|tokeniz"),
+        (
+            DATA,
+            r"fetch\w*[ _]batch|next_batch|get_batch|_next_data|_try_get_data|_get_data|dataloader|data_loader|__getitem__|collate|load(?:ing)? (?:batch|data|sample)|fetching|\bdataset|prefetch|waiting for (?:data|batch)|tokeniz",
+        ),
         (COMPILE, r"torch/_(?:dynamo|inductor)|compile_fx|recompil|torch\.compile|_compile\b"),
         (CLIP, r"clip_grad"),
         (OPTIMIZER, r"optim(?:izer)?\.step|torch/optim/|adam\w*\.py|_init_group|opt\.step"),
         (LOGITS, r"cross_entropy|lm_head|log_softmax|logits|nll_loss"),
         (UNSHARD, r"all_?gather|unshard|_pre_forward_unshard|_alloc_padded_unsharded"),
-        (WRAP, r"fully_sharded_data_parallel\.py.*__init__|\bFSDP\(|fully_shard\(|\.cuda\(\)|prepare_model|\.to\(|_convert\b"),
+        (
+            WRAP,
+            r"fully_sharded_data_parallel\.py.*__init__|\bFSDP\(|fully_shard\(|\.cuda\(\)|prepare_model|\.to\(|_convert\b",
+        ),
         (LOG, r"\blog(?:ging|_metrics|ger)?\b|wandb|tensorboard|metrics?\b"),
         (BACKWARD, r"backward"),
         (INIT, r"init_process_group|new_group|init_device_mesh"),

@@ -134,19 +134,47 @@ _LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
         ("[", r"\[[^\]|]{1,30}\|rank(?P<n>\d{1,6})\]: ?", _number("rank")),
         ("[", r"\[\d+,(?P<n>\d{1,6})\]<(?P<stream>stdout|stderr|stddiag)>:? ?", _mpi),
         ("[", r"\[pod/(?P<host>[^/\]]+)(?:/[^\]]*)?\] ?", _pod),
-        ("[", r"\[(?P<sev>[IWEFDV])(?P<md>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)(?: (?P<pid>\d+))? [\w./+-]+:\d+\] ?", _glog),
+        (
+            "[",
+            r"\[(?P<sev>[IWEFDV])(?P<md>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)(?: (?P<pid>\d+))? [\w./+-]+:\d+\] ?",
+            _glog,
+        ),
         ("[", r"\[" + DATE_TIME + r"\]:? ?", _iso),
-        ("[", r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) +(?P<d>\d+) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?P<y>\d{4})\] ?", _dmesg),
+        (
+            "[",
+            r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) +(?P<d>\d+) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?P<y>\d{4})\] ?",
+            _dmesg,
+        ),
         ("[", r"\[ *\d{1,9}\.\d{2,9}\] ?(?=\S)", _kernel),
         ("[", r"\[(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\]:? ?", _level),
-        ("(", r"\((?:[\w.]+ )?(?:rank[ =](?P<rank>\d+),? ?)?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?", _ray),
-        ("", r"(?P<sev>[IWEF])(?P<md>\d{4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +(?P<pid>\d+))? [\w./+-]+:\d+\] ?", _glog),
+        (
+            "(",
+            r"\((?:[\w.]+ )?(?:rank[ =](?P<rank>\d+),? ?)?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+            _ray,
+        ),
+        (
+            "",
+            r"(?P<sev>[IWEF])(?P<md>\d{4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +(?P<pid>\d+))? [\w./+-]+:\d+\] ?",
+            _glog,
+        ),
         ("", DATE_TIME + r" (?P<stream>stdout|stderr) [FP] ", _kubernetes),
         ("", DATE_TIME + r"(?: UTC)?(?:[\s,|:-]+|$)", _iso),
-        ("", r"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?P<host>[\w.-]+) (?P<who>[\w./-]+(?:\[\d+\])?): ", _syslog),
-        ("", r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ (?:\[(?P<dev>-?\d+)\] )?(?=\S*:?\d* ?(?:NCCL|[\w./]+\.(?:cc|h|cu):))", _nccl),
+        (
+            "",
+            r"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<d>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) (?P<host>[\w.-]+) (?P<who>[\w./-]+(?:\[\d+\])?): ",
+            _syslog,
+        ),
+        (
+            "",
+            r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ (?:\[(?P<dev>-?\d+)\] )?(?=\S*:?\d* ?(?:NCCL|[\w./]+\.(?:cc|h|cu):))",
+            _nccl,
+        ),
         ("", r"(?:[Rr]ank|RANK)[ _:=-]?(?P<n>\d{1,6})(?:\]|:| \||\|| -) ?", _number("rank")),
-        ("", r"(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?: ?[:|-] ?|\s+(?=\S))(?:[\w.]+:(?=\S))?", _level),
+        (
+            "",
+            r"(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?: ?[:|-] ?|\s+(?=\S))(?:[\w.]+:(?=\S))?",
+            _level,
+        ),
         ("", r"(?P<host>[\w.-]*\w-\d+) +\| ", _pod),
     )
 )
@@ -175,10 +203,10 @@ def strip(line: str, style: Style) -> Prefix:
     elif style.hosts and (found := _HOST_LABEL.match(line)) and found["host"] in style.hosts:
         prefix.host, at = found["host"], found.end()
     for _ in range(LAYERS):
-        found = _layer(prefix, line, at, style)
-        if found is None:
+        end = _layer(prefix, line, at, style)
+        if end is None:
             break
-        at = found
+        at = end
     prefix.text = line[at:]
     return prefix
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from fsdp_doctor.subjects.incident import StepPoint
 
 _STEP = re.compile(
-    r"\b(?:(?:global[_ ]?)?step|iter(?:ation)?|batch)[\"']?\s?[:=#]?\s{0,4}\[?(?P<n>\d{1,9})\b(?![.:]\d)", re.I
+    r"\b(?:(?:global[_ ]?)?step|iter(?:ation)?|batch)[\"']?\s?[:=#]?\s{0,4}\[?(?P<n>\d{1,9})\b(?![.:]\d)",
+    re.I,
 )
 _SECONDS = re.compile(
     r"(?:(?:time|sec(?:ond)?s?|ms)[ _]?(?:/|per)[ _]?(?:step|iter(?:ation)?|batch)|(?:step|iter(?:ation)?|batch)[ _-]?time|"

@@ -91,7 +91,11 @@ def _moved(origin: Origin, lines: int, attempts: int) -> Origin:
     return replace(origin, line=origin.line + lines, attempt=origin.attempt + attempts)
 
 
-def _shift(parts: list[object] | list[Found] | list[Marked] | list[Exit] | list[tuple[Key, ThreadStack]], lines: int, attempts: int) -> None:
+def _shift(
+    parts: list[object] | list[Found] | list[Marked] | list[Exit] | list[tuple[Key, ThreadStack]],
+    lines: int,
+    attempts: int,
+) -> None:
     from dataclasses import replace
 
     for i, part in enumerate(parts):

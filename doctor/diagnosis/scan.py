@@ -42,7 +42,9 @@ NEVER = -1
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 INSIDE = re.compile(r"(?<=[^\s:\]])(?=\[rank\d{1,6}\]: ?\S)")
-GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[\w-]+?)(?:\((?P<name>[^)]*)\))?)? Rank (?P<rank>\d+)\]")
+GROUP = re.compile(
+    r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[\w-]+?)(?:\((?P<name>[^)]*)\))?)? Rank (?P<rank>\d+)\]"
+)
 MESSAGE_KEYS = ("message", "msg", "log", "text", "event", "MESSAGE", "textPayload", "body")
 TRACE_KEYS = ("exc_info", "exception", "traceback", "stack_trace", "stack", "py_callstack", "error")
 TIME_KEYS = ("time", "ts", "timestamp", "asctime", "@timestamp", "datetime")
@@ -209,7 +211,9 @@ class Scanner:
                 self._again(signature, key, line, count)
                 continue
             found = signature.regex.search(text) or (
-                signature.regex.search(line.raw) if line.raw is not text and signature.code[0] != "_" else None
+                signature.regex.search(line.raw)
+                if line.raw is not text and signature.code[0] != "_"
+                else None
             )
             if found is None:
                 continue
@@ -259,7 +263,11 @@ class Scanner:
         if group := GROUP.search(line.raw):
             fields.setdefault("pg", group["name"] or group["guid"] or group["id"])
             fields.setdefault("pg_rank", group["rank"])
-        self._add(Hit(code, signature.kind.value, self._origin(line), _clip(line.prefix.text), fields, frames), key, line)
+        self._add(
+            Hit(code, signature.kind.value, self._origin(line), _clip(line.prefix.text), fields, frames),
+            key,
+            line,
+        )
 
     def _add(self, hit: Hit, key: Key, line: Line) -> None:
         if len(self.scan.found) >= KEEP_ALL:
@@ -273,13 +281,15 @@ class Scanner:
     def _generic(self, line: Line, key: Key, frames: tuple[Frame, ...]) -> None:
         """The last line of a traceback whose exception no signature knows by its name."""
         name, _, message = line.prefix.text.partition(": ")
-        if not blocks.ENDED.match(line.prefix.text) or len(name) > 120:
+        if not blocks.ENDED.match(line.prefix.text) or len(name) > 120 or "ChildFailedError" in name:
             return
         count = self._counts.get((GENERIC, key), 0)
         self._counts[GENERIC, key] = count + 1
         if count < KEEP_EACH:
             fields = {"exc": name.rstrip(":"), "msg": message[:300]}
-            self._add(Hit(GENERIC, "likely", self._origin(line), _clip(line.prefix.text), fields, frames), key, line)
+            self._add(
+                Hit(GENERIC, "likely", self._origin(line), _clip(line.prefix.text), fields, frames), key, line
+            )
 
     def _origin(self, line: Line) -> Origin:
         prefix, scan = line.prefix, self.scan
@@ -315,7 +325,17 @@ class Scanner:
             return
         origin = replace(self._origin(line), time=parse(entry.time), rank=entry.rank, host=entry.host or None)
         self.scan.exits.append(
-            Exit(origin, entry.rank, entry.local_rank, entry.host or None, entry.pid, entry.code, "torchrun", entry.first, entry.told[:300])
+            Exit(
+                origin,
+                entry.rank,
+                entry.local_rank,
+                entry.host or None,
+                entry.pid,
+                entry.code,
+                "torchrun",
+                entry.first,
+                entry.told[:300],
+            )
         )
 
     def _mark(self, code: str, fields: dict[str, str], line: Line, stop: int, key: Key) -> None:
@@ -333,17 +353,28 @@ class Scanner:
                     pid, command = int(found["pid"]), found["cmd"][:300]
             if pid is None:
                 pid = line.prefix.pid
-            stack = ThreadStack(frames, self._origin(line), None, pid, fields["tid"], fields.get("which") != "Thread", command)
+            stack = ThreadStack(
+                frames, self._origin(line), None, pid, fields["tid"], fields.get("which") != "Thread", command
+            )
             if frames:
                 self.scan.stacks.append((key, stack))
             return
         if code == markers.FRAME:
             below = next(self._lines(stop + 1, line.number), None)
             source = below.prefix.text.strip() if below is not None and below.key == line.key else ""
-            frames = (Frame(fields["fn"], fields["file"], int(fields["line"]), "" if source.startswith("File ") else source[:200]),)
+            frames = (
+                Frame(
+                    fields["fn"],
+                    fields["file"],
+                    int(fields["line"]),
+                    "" if source.startswith("File ") else source[:200],
+                ),
+            )
         elif code == markers.CALL_SITE:
             frames = (Frame(fields["fn"], fields["file"], int(fields["line"])),)
-        self.scan.marked.append(Marked(code, fields, key, self._origin(line), _clip(line.prefix.text), frames))
+        self.scan.marked.append(
+            Marked(code, fields, key, self._origin(line), _clip(line.prefix.text), frames)
+        )
 
     # JSON
 
@@ -375,7 +406,9 @@ class Scanner:
         if end - start <= WHOLE:
             return [(start, end)]
         step = (end - start) // SAMPLES
-        return [(start + i * step, start + i * step + SAMPLE) for i in range(SAMPLES)] + [(end - 4 * SAMPLE, end)]
+        return [(start + i * step, start + i * step + SAMPLE) for i in range(SAMPLES)] + [
+            (end - 4 * SAMPLE, end)
+        ]
 
     def _observe(self, low: int, high: int) -> None:
         """Who writes between two places, and what steps they report."""
@@ -439,7 +472,11 @@ def _pieces(raw: str) -> list[str]:
         pieces = pieces[-40:]
     found: list[str] = []
     for piece in pieces:
-        found += INSIDE.split(piece) if piece.count("[rank") > 1 or (not piece.startswith("[") and "[rank" in piece) else [piece]
+        found += (
+            INSIDE.split(piece)
+            if piece.count("[rank") > 1 or (not piece.startswith("[") and "[rank" in piece)
+            else [piece]
+        )
     return found
 
 

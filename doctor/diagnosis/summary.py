@@ -15,7 +15,11 @@ def clock(time: float | None) -> str:
     if time is None:
         return ""
     try:
-        return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(time, timezone.utc)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
     except (OverflowError, OSError, ValueError):
         return ""
 
@@ -61,7 +65,9 @@ def timeline(incident: Incident) -> tuple[str, ...]:
     for hit in kept[:EVENTS]:
         who = f"rank {hit.origin.rank}" if hit.origin.rank is not None else hit.origin.host or "?"
         times = f" (x{hit.count})" if hit.count > 1 else ""
-        lines.append(f"{clock(hit.origin.time) or f'{hit.origin.file}:{hit.origin.line}'}  {who}  {hit.code} {hit.kind}{times}: {hit.text.strip()[:160]}")
+        lines.append(
+            f"{clock(hit.origin.time) or f'{hit.origin.file}:{hit.origin.line}'}  {who}  {hit.code} {hit.kind}{times}: {hit.text.strip()[:160]}"
+        )
     if len(kept) > EVENTS:
         lines.append(f"… and {len(kept) - EVENTS} more")
     return tuple(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
@@ -28,7 +30,8 @@ FEW = 0.25
 
 def candidates(view: View) -> list[Candidate]:
     """What exits and silence say."""
-    found = [c for c in (_by_exit(view), _silent(view), _unpublished(view), _peer(view)) if c is not None]
+    ways = (_by_exit(view), _silent(view), _elsewhere(view), _unpublished(view), _key(view), _peer(view))
+    found = [c for c in ways if c is not None]
     return found
 
 
@@ -36,34 +39,90 @@ def candidates(view: View) -> list[Candidate]:
 
 
 def _by_exit(view: View) -> Candidate | None:
-    exits = [e for e in view.failed_exits if not _own_words(view, e)]
+    exits = [e for e in view.failed_exits if not _own_words(view, e) and not _escalated(view, e)]
     if not exits:
         return None
     best = min(exits, key=lambda e: (_order_of(e, view), not e.first, e.origin.line))
     group = [e for e in exits if e.code == best.code] if best.code in (*KILL, *NATIVE) else [best]
     ranks = frozenset(e.rank for e in group if e.rank is not None)
-    proofs = unique_proofs((*(exit_proof(e) for e in group), *(p for r in sorted(ranks) for p in last_proof(view, r))))
+    proofs = unique_proofs(
+        (*(exit_proof(e) for e in group), *(p for r in sorted(ranks) for p in last_proof(view, r)))
+    )
     who = rank_words(ranks).capitalize() if ranks else "A process"
     victims = tuple(sorted(view.suffering - ranks))
     host = next((e.host for e in group if e.host), None)
     order = 0
     if best.code in KILL:
-        conclusion = derived(codes.KILLED, f"{who} was killed (SIGKILL): most likely out of host memory", "medium", culprits=tuple(sorted(ranks)), victims=victims, host=host, evidence=proofs, attempt=view.attempt, alternatives=("the scheduler or a person killed it",), record_next=("the kernel log of that host: dmesg -T",))
+        conclusion = derived(
+            codes.KILLED,
+            f"{who} was killed (SIGKILL): most likely out of host memory",
+            "medium",
+            culprits=tuple(sorted(ranks)),
+            victims=victims,
+            host=host,
+            evidence=proofs,
+            attempt=view.attempt,
+            alternatives=("the scheduler or a person killed it",),
+            record_next=("the kernel log of that host: dmesg -T",),
+        )
         return Candidate(77, conclusion, order, ranks, own=True)
     if best.code in NATIVE:
         name = SIGNALS.get(best.code or 0, f"signal {(best.code or 128) - 128}")
         more = ": /dev/shm is full or a mapped file was truncated" if name == "SIGBUS" else ""
-        conclusion = derived(codes.CRASHED, f"{who} crashed natively ({name}){more}", "high", culprits=tuple(sorted(ranks)), victims=victims, host=host, evidence=proofs, attempt=view.attempt)
+        conclusion = derived(
+            codes.CRASHED,
+            f"{who} crashed natively ({name}){more}",
+            "high",
+            culprits=tuple(sorted(ranks)),
+            victims=victims,
+            host=host,
+            evidence=proofs,
+            attempt=view.attempt,
+        )
         return Candidate(78, conclusion, order, ranks, own=True)
     if best.code in ABORT:
-        conclusion = derived(codes.CRASHED, f"{who} aborted itself (SIGABRT)", "low", culprits=(), victims=victims, host=host, evidence=proofs, attempt=view.attempt)
+        conclusion = derived(
+            codes.CRASHED,
+            f"{who} aborted itself (SIGABRT)",
+            "low",
+            culprits=(),
+            victims=victims,
+            host=host,
+            evidence=proofs,
+            attempt=view.attempt,
+        )
         return Candidate(30, conclusion, order, ranks)
     if best.code == 1:
-        conclusion = derived(codes.ERROR_HIDDEN, f"{who} failed with an error that is not in these logs (exit code 1)", "medium", culprits=tuple(sorted(ranks)), victims=victims, host=host, evidence=proofs, attempt=view.attempt)
+        conclusion = derived(
+            codes.ERROR_HIDDEN,
+            f"{who} failed with an error that is not in these logs (exit code 1)",
+            "medium",
+            culprits=tuple(sorted(ranks)),
+            victims=victims,
+            host=host,
+            evidence=proofs,
+            attempt=view.attempt,
+        )
         return Candidate(64 if view.consequences else 52, conclusion, order, ranks, own=True)
     words = f"{who} ended with exit code {best.code} and no traceback (sys.exit or os._exit)"
-    conclusion = derived(codes.EXITED, words, "high" if ranks else "medium", culprits=tuple(sorted(ranks)), victims=victims, host=host, evidence=proofs, attempt=view.attempt)
+    conclusion = derived(
+        codes.EXITED,
+        words,
+        "high" if ranks else "medium",
+        culprits=tuple(sorted(ranks)),
+        victims=victims,
+        host=host,
+        evidence=proofs,
+        attempt=view.attempt,
+    )
     return Candidate(73, conclusion, order, ranks, own=True)
+
+
+def _escalated(view: View, entry: Exit) -> bool:
+    """Whether the launcher killed a rank that did not heed its order to stop, after others had timed out."""
+    if entry.code not in KILL or entry.first or not view.waited:
+        return False
+    return any(e.first and e.code not in KILL for e in view.exits)
 
 
 def _order_of(entry: Exit, view: View) -> int:
@@ -78,10 +137,20 @@ def _own_words(view: View, entry: Exit) -> bool:
     """Whether a rank's own lines already say why it ended: its error, or that it gave up waiting."""
     if entry.rank is None:
         return entry.code == 1 and any(h.kind in (ROOT, LIKELY, VICTIM) for h in view.hits)
-    own = [h for h in view.hits if h.origin.rank == entry.rank and h.kind in (ROOT, LIKELY, VICTIM) and h.code not in ("LOG202", "LOG205")]
+    own = [
+        h
+        for h in view.hits
+        if h.origin.rank == entry.rank
+        and h.kind in (ROOT, LIKELY, VICTIM)
+        and h.code not in ("LOG202", "LOG205")
+    ]
     if entry.code in KILL or entry.code in NATIVE:
         return False
-    if not own and entry.code == 1 and any(h.origin.rank is None and h.kind in (ROOT, LIKELY) for h in view.hits):
+    if (
+        not own
+        and entry.code == 1
+        and any(h.origin.rank is None and h.kind in (ROOT, LIKELY) for h in view.hits)
+    ):
         return True  # an error without a rank's name is most likely this one's
     return bool(own)
 
@@ -93,7 +162,13 @@ def _silent(view: View) -> Candidate | None:
     waiting = view.waited | view.lost_peer
     if not waiting or view.world is None:
         return None
-    spoke = frozenset(h.origin.rank for h in view.hits if h.origin.rank is not None and (h.kind in (ROOT, LIKELY, VICTIM)) and h.code not in ("LOG202", "LOG205"))
+    spoke = frozenset(
+        h.origin.rank
+        for h in view.hits
+        if h.origin.rank is not None
+        and (h.kind in (ROOT, LIKELY, VICTIM))
+        and h.code not in ("LOG202", "LOG205")
+    )
     missing = view.expected - spoke - waiting
     if not missing or len(waiting) < max(1, len(view.expected - missing) / 2):
         return None
@@ -104,7 +179,9 @@ def _silent(view: View) -> Candidate | None:
     node = _whole_node(view, missing)
     if node is not None:
         return _node(view, node, missing, waiting)
-    if len(suspects) > max(1, FEW * len(view.expected)) or (not seen and len(view.expected) - len(missing) < 2):
+    if len(suspects) > max(1, FEW * len(view.expected)) or (
+        not seen and len(view.expected) - len(missing) < 2
+    ):
         return None
     if not seen and not (view.incident.job.stated or len(missing) == 1):
         return None
@@ -115,8 +192,10 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
     one = min(suspects)
     timed_out = view.waited
     ended = [e for e in view.exits if e.rank in suspects]
-    told_to_stop = any(e.code in (-15, 15, 143) for e in ended)
-    left = bool(view.lost_peer) and (not timed_out or len(view.lost_peer) > len(timed_out)) and not told_to_stop
+    told_to_stop = any(e.code in (-15, 15, 143) or _escalated(view, e) for e in ended)
+    left = (
+        bool(view.lost_peer) and (not timed_out or len(view.lost_peer) > len(timed_out)) and not told_to_stop
+    )
     left = left or bool(suspects & frozenset(view.incident.done))
     words = view.last_words(one)
     phase = view.phase_of(one)
@@ -124,11 +203,24 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
     if left:
         code, title = codes.LEFT_EARLY, f"{who} ended without an error while the others still waited for it"
     else:
-        code, title = codes.NEVER_ENTERED, f"{who} never entered the collective in which {rank_words(waiting)} timed out"
+        code, title = (
+            codes.NEVER_ENTERED,
+            f"{who} never entered the collective in which {rank_words(waiting)} timed out",
+        )
     if phase is not None:
         title += f" (it was busy with: {phase})"
     stopped = " torchrun had to stop it, so it was alive and stuck." if told_to_stop else ""
-    said = f" Its last words: “{words}”." if words else " It printed nothing that is in these logs." if not seen else ""
+    if any(_escalated(view, e) for e in ended):
+        stopped = (
+            " It did not even heed SIGTERM and was killed: a stopped process, or one stuck in the kernel."
+        )
+    said = (
+        f" Its last words: “{words}”."
+        if words
+        else " It printed nothing that is in these logs."
+        if not seen
+        else ""
+    )
     kind_why = codes.CONCLUSIONS[code].why
     first = next((h for h in view.hits if h.origin.rank in waiting and h.kind == VICTIM), None)
     exits = tuple(exit_proof(e) for e in ended)
@@ -140,7 +232,13 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
         culprits=tuple(sorted(suspects)),
         victims=tuple(sorted(waiting)),
         host=view.incident.job.hosts.get(one),
-        evidence=unique_proofs((*(p for r in sorted(suspects) for p in last_proof(view, r)), *((proof(first),) if first else ()), *exits)),
+        evidence=unique_proofs(
+            (
+                *(p for r in sorted(suspects) for p in last_proof(view, r)),
+                *((proof(first),) if first else ()),
+                *exits,
+            )
+        ),
         attempt=view.attempt,
         record_next=("the stack of that rank while it hangs: py-spy dump --pid PID",),
     )
@@ -184,6 +282,82 @@ def _node(view: View, host: str, missing: frozenset[int], waiting: frozenset[int
         attempt=view.attempt,
     )
     return Candidate(79, conclusion, 0, missing)
+
+
+def _elsewhere(view: View) -> Candidate | None:
+    """Ranks whose tracebacks show that they waited at another place of the program than the majority."""
+    sites = {r: site for r in view.waited | view.lost_peer if (site := _site(view, r)) is not None}
+    if len(sites) < 3:
+        return None
+    (common, count), *_ = Counter(sites.values()).most_common(1)
+    odd = frozenset(r for r, site in sites.items() if site != common)
+    if not odd or count * 2 <= len(sites):
+        return None
+    waited = frozenset(sites) - odd
+    one = min(odd)
+    own = phases.own_frame(view.frames_of(one))
+    words = view.last_words(one)
+    left = re.search(r"\b(?:end|done|finish\w*|complet\w*|exhaust\w*|over)\b", words, re.I) is not None
+    code = codes.UNEVEN if left else codes.NEVER_ENTERED
+    title = f"{rank_words(odd).capitalize()} did not enter the collective in which {rank_words(waited)} timed out: it was in {phases.frame_words(own)}"
+    conclusion = derived(
+        code,
+        title,
+        "high",
+        why=(f"Its last words: “{words}”. " if words else "")
+        + f"The majority waited in {phases.frame_words(phases.own_frame(view.frames_of(min(waited))))}. {codes.CONCLUSIONS[code].why}",
+        culprits=tuple(sorted(odd)),
+        victims=tuple(sorted(waited)),
+        evidence=unique_proofs(
+            p
+            for r in sorted(odd)
+            for h in view.hits
+            if h.origin.rank == r and h.kind == VICTIM and h.frames
+            for p in (proof(h),)
+        ),
+        attempt=view.attempt,
+    )
+    if any(
+        "state_dict" in f"{f.function} {f.code}" or "distributed/checkpoint" in f.file
+        for f in view.frames_of(one)
+    ):
+        conclusion = replace(conclusion, row="save")
+    return Candidate(76, conclusion, 0, odd)
+
+
+def _site(view: View, rank: int) -> tuple[str, int | None] | None:
+    own = phases.own_frame(view.frames_of(rank))
+    return (own.file, own.line) if own is not None else None
+
+
+_KEYS = re.compile(r"keys: (?:/\S*?)?//cpu//\d+/(?P<cpu>\d+)|keys: \S*?//cuda//(?P<cuda>\d+)\b")
+
+
+def _key(view: View) -> Candidate | None:
+    """The rank whose key the others wait for in the store."""
+    hits = [h for h in view.hits if h.code == "LOG143"]
+    ranks = {int(m["cpu"] or 0) for h in hits if (m := _KEYS.search(h.text))}
+    if len(ranks) != 1:
+        return None
+    rank = ranks.pop()
+    started = {e.rank for e in view.exits} | set(view.ranks)
+    absent = bool(view.exits) and rank not in started
+    more = (
+        ": it was never started; is the world size right?"
+        if absent
+        else "; it came too late or hangs before it"
+    )
+    conclusion = derived(
+        codes.NOT_PUBLISHED,
+        f"Rank {rank} did not come to init_process_group, where the others waited for it{more}",
+        "medium",
+        row="start",
+        culprits=(rank,),
+        victims=tuple(sorted(view.suffering - {rank})),
+        evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
+        attempt=view.attempt,
+    )
+    return Candidate(67, conclusion, hits[0].order, frozenset((rank,)))
 
 
 # pointers
@@ -231,5 +405,13 @@ def _peer(view: View) -> Candidate | None:
 
 
 def _peer_candidate(view: View, hits: list[Hit], name: str, host: str | None) -> Candidate:
-    conclusion = derived(codes.PEER_NAMED, f"Most ranks name {name} as the peer that went away", "medium", host=host or hits[0].origin.host, victims=tuple(sorted(view.suffering)), evidence=unique_proofs(proof(h) for h in hits), attempt=view.attempt)
+    conclusion = derived(
+        codes.PEER_NAMED,
+        f"Most ranks name {name} as the peer that went away",
+        "medium",
+        host=host or hits[0].origin.host,
+        victims=tuple(sorted(view.suffering)),
+        evidence=unique_proofs(proof(h) for h in hits),
+        attempt=view.attempt,
+    )
     return Candidate(54, conclusion, hits[0].order)

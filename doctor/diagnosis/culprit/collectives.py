@@ -6,9 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, last_proof, proof, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import (
+    Candidate,
+    View,
+    derived,
+    last_proof,
+    proof,
+    rank_words,
+    unique_proofs,
+)
 from fsdp_doctor.subjects.incident import Conclusion, Hit, Remedy
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
@@ -21,7 +30,13 @@ SCALAR = 64
 EARLY = 5
 """Sequence numbers up to which a collective is one of the first."""
 AHEAD = 30
-FSDP_OPS = ("_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER_BASE", "ALLGATHER_COALESCED", "REDUCE_SCATTER")
+FSDP_OPS = (
+    "_ALLGATHER_BASE",
+    "_REDUCE_SCATTER_BASE",
+    "ALLGATHER_BASE",
+    "ALLGATHER_COALESCED",
+    "REDUCE_SCATTER",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,9 @@ class Stuck:
     @property
     def words(self) -> str:
         """`_ALLGATHER_BASE #20911 with 6291456 elements`."""
-        return f"{self.op or 'a collective'} #{self.seq}" + (f" with {self.numel} elements" if self.numel is not None else "")
+        return f"{self.op or 'a collective'} #{self.seq}" + (
+            f" with {self.numel} elements" if self.numel is not None else ""
+        )
 
 
 def stuck_ranks(view: View) -> dict[str, dict[int, Stuck]]:
@@ -64,7 +81,16 @@ def stuck_ranks(view: View) -> dict[str, dict[int, Stuck]]:
         own = [v for (g, r), v in status.items() if r == rank and (g == group or not named)]
         numel = int(hit.fields["nin"]) if "nin" in hit.fields else None
         began = hit.origin.time - int(hit.fields["ran"]) / 1000 if hit.origin.time is not None else None
-        entry = Stuck(rank, group, int(hit.fields["seq"]), hit.fields.get("op", ""), numel, hit, own[0] if own else None, began)
+        entry = Stuck(
+            rank,
+            group,
+            int(hit.fields["seq"]),
+            hit.fields.get("op", ""),
+            numel,
+            hit,
+            own[0] if own else None,
+            began,
+        )
         old = groups.setdefault(group, {}).get(rank)
         if old is None or entry.seq < old.seq:
             groups[group][rank] = entry
@@ -76,8 +102,12 @@ def candidates(view: View) -> list[Candidate]:
     found: list[Candidate] = []
     if (detail := _detail(view)) is not None:
         found.append(detail)
+    if (aborted := _aborted(view)) is not None:
+        found.append(aborted)
     groups = stuck_ranks(view)
-    for name in sorted(groups, key=lambda g: min((s.began for s in groups[g].values() if s.began is not None), default=0.0)):
+    for name in sorted(
+        groups, key=lambda g: min((s.began for s in groups[g].values() if s.began is not None), default=0.0)
+    ):
         if (judged := _group(view, groups[name], groups)) is not None:
             found.append(judged)
     return found
@@ -99,12 +129,18 @@ def _detail(view: View) -> Candidate | None:
             prints.setdefault(int(f[side]), (op, f.get(f"sh{side}", ""), f.get(f"dt{side}", "")))
     votes = Counter(prints.values())
     odd = _minority(prints)
-    words = "; ".join(f"{rank_words(r for r, p in prints.items() if p == what)}: {_print_words(what)}" for what in votes)
+    words = "; ".join(
+        f"{rank_words(r for r, p in prints.items() if p == what)}: {_print_words(what)}" for what in votes
+    )
     ops = {p[0] for p in prints.values()}
     code = codes.OTHER_SIZE if len(ops) == 1 else codes.OTHER_OPERATION
     if not odd:
         code = codes.DIVERGED
-    title = f"{rank_words(odd).capitalize()} ran another collective than the others: {words}" if odd else f"The ranks ran different collectives: {words}"
+    title = (
+        f"{rank_words(odd).capitalize()} ran another collective than the others: {words}"
+        if odd
+        else f"The ranks ran different collectives: {words}"
+    )
     conclusion = derived(
         code,
         title,
@@ -120,7 +156,9 @@ def _detail(view: View) -> Candidate | None:
 
 def _print_words(what: tuple[str, str, str]) -> str:
     op, shape, dtype = what
-    return op + (f" of [{shape}]" if shape else "") + (f" {dtype}" if dtype else "")
+    sizes = [int(n) for n in re.findall(r"\d+", shape)]
+    many = f" ({prod(sizes)} elements)" if len(sizes) > 1 else ""
+    return op + (f" of [{shape}]{many}" if shape else "") + (f" {dtype}" if dtype else "")
 
 
 def _minority(what: Mapping[int, object]) -> frozenset[int]:
@@ -132,10 +170,39 @@ def _minority(what: Mapping[int, object]) -> frozenset[int]:
     return frozenset(r for r, w in what.items() if w != most)
 
 
+def _aborted(view: View) -> Candidate | None:
+    """gloo aborts the process that receives more than it expects. Where all others stand in the same gather
+    of FSDP's parameters, whose size is the same everywhere, the one that aborted ran something else."""
+    hits = [h for h in view.hits if h.code == "LOG160"]
+    aborted = frozenset(e.rank for e in view.exits if e.code in (-6, 134) and e.rank is not None)
+    others = view.expected - aborted
+    if not hits or len(aborted) != 1 or len(others) < 2:
+        return None
+    stacks = [view.frames_of(r) for r in others]
+    sites = {(f.file, f.line) for s in stacks if (f := phases.own_frame(s)) is not None}
+    gathers = all(any("_fsdp_" in f.file or "unshard" in f.function for f in s) for s in stacks)
+    if len(sites) != 1 or not all(stacks) or not gathers:
+        return None
+    rank = min(aborted)
+    conclusion = derived(
+        codes.OTHER_OPERATION,
+        f"Rank {rank} ran another collective while {rank_words(others)} gathered the parameters of an FSDP unit",
+        "medium",
+        culprits=(rank,),
+        victims=tuple(sorted(others)),
+        evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
+        attempt=view.attempt,
+        explained=(codes.OTHER_OPERATION, "LOG160"),
+    )
+    return Candidate(72, _with_phase(view, conclusion, aborted), hits[0].order, view.expected)
+
+
 # the watchdog's lines
 
 
-def _group(view: View, stuck: dict[int, Stuck], groups: Mapping[str, Mapping[int, Stuck]]) -> Candidate | None:
+def _group(
+    view: View, stuck: dict[int, Stuck], groups: Mapping[str, Mapping[int, Stuck]]
+) -> Candidate | None:
     ranks = frozenset(stuck)
     order = min(s.hit.order for s in stuck.values())
     proofs = unique_proofs(proof(s.hit) for s in sorted(stuck.values(), key=lambda s: s.rank))
@@ -149,8 +216,15 @@ def _group(view: View, stuck: dict[int, Stuck], groups: Mapping[str, Mapping[int
         return _odd(view, stuck, odd, order, proofs)
     if len(ranks) == 2 and (left := _left_loop(view, stuck)) is not None:
         return _odd(view, stuck, frozenset((left,)), order, proofs, tie=True)
-    words = "; ".join(f"{rank_words(s.rank for s in stuck.values() if s.what == k)}: {next(s.words for s in stuck.values() if s.what == k)}" for k in sorted(kinds, key=str))
-    where = "; ".join(f"rank {r} in {phases.frame_words(phases.own_frame(view.frames_of(r)))}" for r in sorted(stuck) if view.frames_of(r))
+    words = "; ".join(
+        f"{rank_words(s.rank for s in stuck.values() if s.what == k)}: {next(s.words for s in stuck.values() if s.what == k)}"
+        for k in sorted(kinds, key=str)
+    )
+    where = "; ".join(
+        f"rank {r} in {phases.frame_words(phases.own_frame(view.frames_of(r)))}"
+        for r in sorted(stuck)
+        if view.frames_of(r)
+    )
     conclusion = derived(
         codes.DIVERGED,
         f"The ranks ran different collectives and no majority tells who is wrong: {words}",
@@ -163,13 +237,23 @@ def _group(view: View, stuck: dict[int, Stuck], groups: Mapping[str, Mapping[int
     return Candidate(82, conclusion, order, ranks)
 
 
-def _odd(view: View, stuck: Mapping[int, Stuck], odd: frozenset[int], order: int, proofs: tuple[object, ...], tie: bool = False) -> Candidate:
+def _odd(
+    view: View,
+    stuck: Mapping[int, Stuck],
+    odd: frozenset[int],
+    order: int,
+    proofs: tuple[object, ...],
+    tie: bool = False,
+) -> Candidate:
     """Some ranks differ from the majority."""
     one = stuck[min(odd)]
     other = next(s for r, s in stuck.items() if r not in odd)
     who = rank_words(odd).capitalize()
     if one.op == other.op and one.seq == other.seq:
-        code, title = codes.OTHER_SIZE, f"{who} ran {one.op} #{one.seq} with {one.numel} elements, the others with {other.numel}"
+        code, title = (
+            codes.OTHER_SIZE,
+            f"{who} ran {one.op} #{one.seq} with {one.numel} elements, the others with {other.numel}",
+        )
     elif _is_scalar(one) and not _is_scalar(other):
         code = codes.UNEVEN
         title = f"{who} left the common loop: it is in {one.words}, the others in {other.words} (uneven batches or a branch)"
@@ -191,7 +275,11 @@ def _odd(view: View, stuck: Mapping[int, Stuck], odd: frozenset[int], order: int
 
 
 def _is_scalar(stuck: Stuck) -> bool:
-    return stuck.numel is not None and stuck.numel <= SCALAR and not stuck.op.startswith(("_ALLGATHER", "_REDUCE_SCATTER"))
+    return (
+        stuck.numel is not None
+        and stuck.numel <= SCALAR
+        and not stuck.op.startswith(("_ALLGATHER", "_REDUCE_SCATTER"))
+    )
 
 
 def _left_loop(view: View, stuck: Mapping[int, Stuck]) -> int | None:
@@ -213,9 +301,7 @@ def _same(
 ) -> Candidate | None:
     """All that timed out were in the same collective: those who are missing matter, or nobody is missing."""
     one = next(iter(stuck.values()))
-    behind = frozenset(
-        r for r, n in _enqueued(view, one.group).items() if n < one.seq and r not in ranks
-    )
+    behind = frozenset(r for r, n in _enqueued(view, one.group).items() if n < one.seq and r not in ranks)
     if behind and len(behind) < len(ranks):
         conclusion = derived(
             codes.BEHIND,
@@ -241,7 +327,10 @@ def _same(
             "medium",
             victims=tuple(sorted(ranks)),
             evidence=unique_proofs(proofs),  # type: ignore[arg-type]
-            alternatives=("a GPU hung in an earlier kernel", "a rank of another process group that is not in these logs"),
+            alternatives=(
+                "a GPU hung in an earlier kernel",
+                "a rank of another process group that is not in these logs",
+            ),
             attempt=view.attempt,
         )
         return Candidate(58, conclusion, order, ranks)
@@ -260,7 +349,11 @@ def _members(view: View, one: Stuck) -> frozenset[int]:
 def _enqueued(view: View, group: str) -> dict[int, int]:
     found: dict[int, int] = {}
     for hit in view.hits:
-        if hit.code == STATUS and hit.origin.rank is not None and (not group or hit.fields.get("pg", group) == group):
+        if (
+            hit.code == STATUS
+            and hit.origin.rank is not None
+            and (not group or hit.fields.get("pg", group) == group)
+        ):
             found.setdefault(hit.origin.rank, int(hit.fields["enq"]))
     return found
 
@@ -281,11 +374,21 @@ def _with_phase(view: View, conclusion: Conclusion, odd: Iterable[int]) -> Concl
     if phase in (phases.SAVE, phases.EVAL):
         code = codes.SAVE_ON_SOME if phase == phases.SAVE else conclusion.code
         kind = CONCLUSIONS[code]
-        where = "while it saves a checkpoint that not all ranks save" if phase == phases.SAVE else "in evaluation (validation)"
-        values.update(code=code, title=f"{conclusion.title}, {where}", row=kind.row.value if kind.row else None)
+        where = (
+            "while it saves a checkpoint that not all ranks save"
+            if phase == phases.SAVE
+            else "in evaluation (validation)"
+        )
+        values.update(
+            code=code, title=f"{conclusion.title}, {where}", row=kind.row.value if kind.row else None
+        )
         if phase == phases.SAVE:
             values.update(fixes=(Remedy(kind.fix, kind.command), *conclusion.fixes), why=f"{why} {kind.why}")
         values["explained"] = tuple(dict.fromkeys((code, *conclusion.explained)))
     elif phase is not None and not re.search(r"_(?:pre|post)_", phase):
-        values["title"] = f"{conclusion.title} (it was busy with: {phase})" if phase in (phases.DATA, phases.LOAD, phases.COMPILE) else conclusion.title
+        values["title"] = (
+            f"{conclusion.title} (it was busy with: {phase})"
+            if phase in (phases.DATA, phases.LOAD, phases.COMPILE)
+            else conclusion.title
+        )
     return replace(conclusion, **values)  # type: ignore[arg-type]

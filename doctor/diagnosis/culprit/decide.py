@@ -8,11 +8,18 @@ from fsdp_doctor.diagnosis.culprit import absent, collectives, pace, roots, stan
 from fsdp_doctor.diagnosis.culprit.states import rank_states
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, proof, rank_words, unique_proofs
 from fsdp_doctor.diagnosis.summary import summary, timeline
-from fsdp_doctor.subjects.incident import Conclusion, Diagnosis, Incident
+from fsdp_doctor.subjects.incident import Conclusion, Diagnosis, Incident, Remedy
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope
 
-SYMPTOMS = (codes.STALLED, codes.NEVER_ENTERED, codes.LEFT_EARLY, codes.STRAGGLER, codes.PEER_NAMED, codes.SLOWED_DOWN)
+SYMPTOMS = (
+    codes.STALLED,
+    codes.NEVER_ENTERED,
+    codes.LEFT_EARLY,
+    codes.STRAGGLER,
+    codes.PEER_NAMED,
+    codes.SLOWED_DOWN,
+)
 """Conclusions that are void where a cause with an error of its own is known."""
 INDEPENDENT = 85
 """Score from which a second cause is told apart from the first."""
@@ -28,7 +35,9 @@ RECORD = (
 
 def conclude(incident: Incident) -> Diagnosis:
     """Draw the conclusions. Pure: the same incident gives the same diagnosis."""
-    attempts = sorted({h.origin.attempt for h in incident.hits} | {e.origin.attempt for e in incident.exits}) or [0]
+    attempts = sorted(
+        {h.origin.attempt for h in incident.hits} | {e.origin.attempt for e in incident.exits}
+    ) or [0]
     found: list[Conclusion] = []
     for attempt in reversed(attempts):
         view = View(
@@ -38,7 +47,9 @@ def conclude(incident: Incident) -> Diagnosis:
             tuple(e for e in incident.exits if e.origin.attempt == attempt),
         )
         for conclusion in _attempt(view):
-            same = next((c for c in found if (c.code, c.culprits) == (conclusion.code, conclusion.culprits)), None)
+            same = next(
+                (c for c in found if (c.code, c.culprits) == (conclusion.code, conclusion.culprits)), None
+            )
             if same is None:
                 found.append(conclusion)
     if len(attempts) > 1:
@@ -69,7 +80,12 @@ def _attempt(view: View) -> list[Conclusion]:
     best = ordered[0]
     first = _supported(view, best, ordered)
     if first.confidence == "low" and not first.title.lower().startswith("cannot tell"):
-        first = replace(first, title=f"Cannot tell for sure: {first.title[0].lower()}{first.title[1:]}", culprits=(), record_next=first.record_next or RECORD)
+        first = replace(
+            first,
+            title=f"Cannot tell for sure: {first.title[0].lower()}{first.title[1:]}",
+            culprits=(),
+            record_next=first.record_next or RECORD,
+        )
     kept = [first]
     for other in ordered[1:]:
         if _independent(view, best, other):
@@ -98,9 +114,16 @@ def _supported(view: View, best: Candidate, ordered: list[Candidate]) -> Conclus
     """The best conclusion with what the others add: a culprit it lacks, alternatives, all it explains."""
     conclusion = best.conclusion
     others = [c for c in ordered[1:] if c.conclusion.code not in SYMPTOMS or not best.own]
-    alternatives = [c.conclusion.title for c in others if c.score >= 50 and not _independent(view, best, c)][:3]
-    explained = {*conclusion.explained, *(h.code for h in view.hits if h.kind in ("victim", "context", "confirms"))}
-    explained |= {code for c in ordered[1:] if not _independent(view, best, c) for code in c.conclusion.explained}
+    alternatives = [c.conclusion.title for c in others if c.score >= 50 and not _independent(view, best, c)][
+        :3
+    ]
+    explained = {
+        *conclusion.explained,
+        *(h.code for h in view.hits if h.kind in ("victim", "context", "confirms")),
+    }
+    explained |= {
+        code for c in ordered[1:] if not _independent(view, best, c) for code in c.conclusion.explained
+    }
     host = conclusion.host
     if host is None and conclusion.culprits:
         host = view.incident.job.hosts.get(conclusion.culprits[0])
@@ -124,7 +147,9 @@ def _independent(view: View, best: Candidate, other: Candidate) -> bool:
         return (a.code, a.device, a.host) != (b.code, b.device, b.host)
     if not other.own or not b.culprits or set(b.culprits) & set(a.culprits):
         return False
-    return not any(h.kind == "victim" and h.origin.rank in b.culprits and h.order < other.order for h in view.hits)
+    return not any(
+        h.kind == "victim" and h.origin.rank in b.culprits and h.order < other.order for h in view.hits
+    )
 
 
 def _cannot_tell(view: View) -> Conclusion | None:
@@ -137,8 +162,14 @@ def _cannot_tell(view: View) -> Conclusion | None:
     ranks = view.suffering
     only = view.waited | view.lost_peer
     missing = view.expected - ranks if view.world else frozenset()
-    said = f"{rank_words(ranks)} only report that they waited or lost a peer" if ranks else "these lines are only consequences"
-    lacking = f"; nothing is here from {rank_words(missing)}" if missing and only and len(missing) < 64 else ""
+    said = (
+        f"{rank_words(ranks)} only report that they waited or lost a peer"
+        if ranks
+        else "these lines are only consequences"
+    )
+    lacking = (
+        f"; nothing is here from {rank_words(missing)}" if missing and only and len(missing) < 64 else ""
+    )
     return derived(
         codes.CANNOT_TELL,
         f"Cannot tell which rank or event caused it: {said}{lacking}",
@@ -168,17 +199,10 @@ def _sockets(view: View) -> Conclusion | None:
         confidence="medium",
         why=signature.why,
         evidence=unique_proofs(proof(h) for h in (*reasons[:1], *hits[:3])),
-        fixes=(replace_remedy(signature.fix),),
+        fixes=(Remedy(signature.fix),),
         explained=(signature.code, "LOG402"),
         attempt=view.attempt,
     )
-
-
-def replace_remedy(text: str) -> object:
-    """A remedy without a command."""
-    from fsdp_doctor.subjects.incident import Remedy
-
-    return Remedy(text)
 
 
 def _notes(incident: Incident) -> tuple[str, ...]:
@@ -187,7 +211,10 @@ def _notes(incident: Incident) -> tuple[str, ...]:
     if job.world_size is not None:
         notes.append(f"world size {job.world_size}" + ("" if job.stated else f" (inferred: {job.basis})"))
     notes += [f"{i.name}: {i.problem}" for i in incident.inputs if i.problem][:20]
-    notes += [f"{file}: its clock was shifted by {shift:+.1f} s" for file, shift in list(incident.clock_offsets.items())[:8]]
+    notes += [
+        f"{file}: its clock was shifted by {shift:+.1f} s"
+        for file, shift in list(incident.clock_offsets.items())[:8]
+    ]
     if job.restarts:
         notes.append(f"{job.restarts} restart(s): attempts were judged separately, the last one first")
     if incident.truncated:

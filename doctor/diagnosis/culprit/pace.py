@@ -19,7 +19,9 @@ EARLY_POINTS, LATE_POINTS = 10, 5
 
 def candidates(view: View) -> list[Candidate]:
     """A straggler, or a slow-down of all."""
-    timed = {r: [p for p in points if p.seconds is not None and p.seconds > 0] for r, points in view.steps.items()}
+    timed = {
+        r: [p for p in points if p.seconds is not None and p.seconds > 0] for r, points in view.steps.items()
+    }
     timed = {r: points for r, points in timed.items() if len(points) >= 2}
     found = _straggler(view, timed)
     return [c for c in (found, None if found else _all_slower(view, timed)) if c is not None]
@@ -53,7 +55,9 @@ def _straggler(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | Non
             culprits=(rank,),
             victims=tuple(sorted(r for r in timed if r != rank)),
             host=view.incident.job.hosts.get(rank),
-            evidence=unique_proofs(_point(r, points[-1]) for r, points in ((rank, timed[rank]), *timed.items())),
+            evidence=unique_proofs(
+                _point(r, points[-1]) for r, points in ((rank, timed[rank]), *timed.items())
+            ),
             attempt=view.attempt,
         )
         return Candidate(68, conclusion, 0, frozenset((rank,)))
@@ -62,11 +66,22 @@ def _straggler(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | Non
 
 def _before(timed: dict[int, list[StepPoint]], rank: int) -> float:
     """The others' usual step time at the start."""
-    return median(p.seconds or 0.0 for r, points in timed.items() if r != rank for p in points[: max(1, len(points) // 2)][:1])
+    return median(
+        p.seconds or 0.0
+        for r, points in timed.items()
+        if r != rank
+        for p in points[: max(1, len(points) // 2)][:1]
+    )
 
 
 def _point(rank: int, point: StepPoint) -> Proof:
-    return Proof(point.origin.file, point.origin.line, rank, point.origin.time, f"step {point.step}: {point.seconds:.3g} s per step")
+    return Proof(
+        point.origin.file,
+        point.origin.line,
+        rank,
+        point.origin.time,
+        f"step {point.step}: {point.seconds:.3g} s per step",
+    )
 
 
 def _all_slower(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | None:
@@ -87,10 +102,21 @@ def _all_slower(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | No
     points = series[rank]
     conclusion = derived(
         codes.SLOWED_DOWN,
-        f"Steps became {ratio:.1f} times slower" + (f" on {rank_words(timed)}" if timed else "") + ", on no rank alone",
+        f"Steps became {ratio:.1f} times slower"
+        + (f" on {rank_words(timed)}" if timed else "")
+        + ", on no rank alone",
         "medium",
         victims=tuple(sorted(timed)),
-        evidence=unique_proofs(Proof(p.origin.file, p.origin.line, p.rank, p.origin.time, f"step {p.step}: {p.seconds:.3g} s per step") for p in (points[2], points[-1])),
+        evidence=unique_proofs(
+            Proof(
+                p.origin.file,
+                p.origin.line,
+                p.rank,
+                p.origin.time,
+                f"step {p.step}: {p.seconds:.3g} s per step",
+            )
+            for p in (points[2], points[-1])
+        ),
         attempt=view.attempt,
     )
     return Candidate(50, conclusion)

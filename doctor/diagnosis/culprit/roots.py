@@ -8,7 +8,15 @@ from dataclasses import replace
 from string import Formatter
 
 from fsdp_doctor.diagnosis import oom, phases
-from fsdp_doctor.diagnosis.culprit.view import WAITED, Candidate, View, proof, rank_words, unique_proofs, weight
+from fsdp_doctor.diagnosis.culprit.view import (
+    WAITED,
+    Candidate,
+    View,
+    proof,
+    rank_words,
+    unique_proofs,
+    weight,
+)
 from fsdp_doctor.subjects.incident import CONFIRMS, LIKELY, ROOT, VICTIM, Conclusion, Hit, Remedy
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope, Signature
@@ -54,7 +62,9 @@ def _excused(view: View, hit: Hit) -> bool:
             return meaning.kind is Kind.INFORMATION or number == 45
         first = view.first_consequence
         return first is not None and hit.origin.time is not None and hit.origin.time < first - LONG_BEFORE
-    if hit.code == "LOG205" and any(e.rank is not None and e.code in (-9, -11, -7, -4, -8) for e in view.exits):
+    if hit.code == "LOG205" and any(
+        e.rank is not None and e.code in (-9, -11, -7, -4, -8) for e in view.exits
+    ):
         return True  # said better by the exit
     signature = SIGNATURES.get(hit.code)
     if signature is not None and signature.scope is Scope.DEVICE and signature.weight >= 90:
@@ -103,7 +113,10 @@ def _generic_score(view: View, hits: Sequence[Hit], score: float) -> float:
     """An unknown exception counts less where its rank had already reported a consequence."""
     ranks = {h.origin.rank for h in hits}
     for rank in ranks:
-        earlier = next((h for h in view.hits if h.origin.rank == rank and h.kind == VICTIM and h.order < hits[0].order), None)
+        earlier = next(
+            (h for h in view.hits if h.origin.rank == rank and h.kind == VICTIM and h.order < hits[0].order),
+            None,
+        )
         if earlier is not None and rank is not None:
             score -= LATE
             break
@@ -130,6 +143,8 @@ def _culprits(view: View, signature: Signature, hits: Sequence[Hit], ranks: froz
     dcp = _dcp_ranks(view, hits)
     if dcp is not None:
         return dcp
+    if not ranks and signature.scope is not Scope.HOST and (owner := _owner(view, hits)) is not None:
+        return frozenset((owner,))
     everyone = view.ranks | ranks
     if signature.scope is Scope.RANK:
         if len(ranks) > 1 and len(ranks) >= max(JOB_SHARE * len(everyone), 2):
@@ -143,6 +158,21 @@ def _culprits(view: View, signature: Signature, hits: Sequence[Hit], ranks: froz
     return frozenset()
 
 
+def _owner(view: View, hits: Sequence[Hit]) -> int | None:
+    """The one rank that ended by an error of its own and said nothing under its name: the error without a
+    name is its, if it was printed once while the launcher stopped the others."""
+    if sum(h.count for h in hits) != 1 or not any(h.frames for h in hits):
+        return None
+    speakers = {
+        h.origin.rank
+        for h in view.hits
+        if h.kind in (ROOT, LIKELY, VICTIM) and h.code not in ("LOG202", "LOG205")
+    }
+    failed = [e for e in view.failed_exits if e.code == 1 and e.rank is not None and e.rank not in speakers]
+    stopped = [e for e in view.exits if e.code in (-15, 15, 143)]
+    return failed[0].rank if len(failed) == 1 and (stopped or speakers - {None}) else None
+
+
 def _first_alone(view: View, hits: Sequence[Hit], ranks: frozenset[int]) -> frozenset[int]:
     """Nobody, where all ranks raise the same; the one that differs in its figures is no exception to that."""
     return frozenset()
@@ -151,13 +181,21 @@ def _first_alone(view: View, hits: Sequence[Hit], ranks: frozenset[int]) -> froz
 def _dcp_ranks(view: View, hits: Sequence[Hit]) -> frozenset[int] | None:
     """The failing ranks that a distributed checkpoint lists around these lines; None where there is no list."""
     lists = [h for h in view.hits if h.code == DCP and h.fields.get("ranks")]
-    near = [c for c in lists if any(c.origin.file == h.origin.file and 0 <= h.origin.line - c.origin.line < 400 for h in hits)]
+    near = [
+        c
+        for c in lists
+        if any(c.origin.file == h.origin.file and 0 <= h.origin.line - c.origin.line < 400 for h in hits)
+    ]
     if not near:
         return None
     named = frozenset(int(n) for c in near for n in re.findall(r"\d+", c.fields["ranks"]))
-    world = view.world if view.incident.job.stated or view.incident.job.basis.startswith("the sizes") else None
+    world = (
+        view.world if view.incident.job.stated or view.incident.job.basis.startswith("the sizes") else None
+    )
     together = named == frozenset(range(len(named))) and len(named) > 1
-    if (world is not None and len(named) >= world) or (together and (world is None or len(named) * 2 > world)):
+    if (world is not None and len(named) >= world) or (
+        together and (world is None or len(named) * 2 > world)
+    ):
         return frozenset()
     return named
 
@@ -167,9 +205,16 @@ def _xid_ranks(view: View, hit: Hit) -> frozenset[int]:
     pid = hit.fields.get("pid", "")
     if pid.isdigit() and (found := [r for r, p in job.pids.items() if p == int(pid)]):
         return frozenset(found)
-    parts = re.fullmatch(r"(?:([0-9a-f]+):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.(\d))?", hit.fields.get("bus", "").lower())
+    parts = re.fullmatch(
+        r"(?:([0-9a-f]+):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.(\d))?", hit.fields.get("bus", "").lower()
+    )
     if parts:
-        number = (int(parts[1] or "0", 16) << 20) | (int(parts[2], 16) << 12) | (int(parts[3], 16) << 4) | int(parts[4] or 0)
+        number = (
+            (int(parts[1] or "0", 16) << 20)
+            | (int(parts[2], 16) << 12)
+            | (int(parts[3], 16) << 4)
+            | int(parts[4] or 0)
+        )
         if number in job.buses:
             return frozenset((job.buses[number],))
     return frozenset()
@@ -187,14 +232,18 @@ def _killed(view: View, hits: Sequence[Hit]) -> frozenset[int]:
 # words
 
 
-def _conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits: frozenset[int]) -> Conclusion:
+def _conclusion(
+    view: View, signature: Signature, hits: Sequence[Hit], culprits: frozenset[int]
+) -> Conclusion:
     first = max(hits, key=lambda h: (len(h.frames), len(h.fields), -h.order))
     title = _sentence(signature, hits)
-    title = title[0].upper() + title[1:] if title else signature.title
+    title = capital(title) if title else signature.title
     fixes = [Remedy(signature.fix, signature.command)]
     why, row, code = signature.why, signature.row.value if signature.row else None, signature.code
     own = phases.own_frame(first.frames)
-    phase = phases.of_frames(first.frames) or (view.phase_of(first.origin.rank) if first.origin.rank is not None else None)
+    phase = phases.of_frames(first.frames) or (
+        view.phase_of(first.origin.rank) if first.origin.rank is not None else None
+    )
     alternatives: list[str] = []
     if signature.code in CUDA_OOM:
         report = oom.report(first)
@@ -204,7 +253,7 @@ def _conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits:
         if phase == phases.SAVE:
             kind = CONCLUSIONS[OOM_AT_SAVE]
             code, row = OOM_AT_SAVE, kind.row.value if kind.row else None
-            title = f"Out of memory while saving: {title[0].lower()}{title[1:]}"
+            title = f"Out of memory while saving: {title}"
             fixes = [Remedy(kind.fix, kind.command), *fixes]
     elif signature.code == XID:
         title, why, fixes = _xid_words(first, title)
@@ -213,14 +262,20 @@ def _conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits:
     elif signature.code in ("LOG605",):
         title, fixes = _names(hits, title, fixes)
     elif signature.code == "LOG607" and _flat(first):
-        why = "one side is flat (1-D), the other whole: shards of FSDP1 (LOCAL_STATE_DICT, or a flat parameter) and a full or sharded state dict do not fit. " + why
+        why = (
+            "one side is flat (1-D), the other whole: shards of FSDP1 (LOCAL_STATE_DICT, or a flat parameter) and a full or sharded state dict do not fit. "
+            + why
+        )
     elif signature.code == "LOG601":
         title, fixes = _weights_only(view, title, fixes)
-    elif signature.code == GENERIC:
-        row = {phases.SAVE: "save", phases.LOAD: "load"}.get(phase or "")
+    if signature.row is None and code == signature.code:
+        row = {phases.SAVE: "save", phases.LOAD: "load"}.get(_outer_phase(view, first) or phase or "")
     if culprits:
-        title = f"{rank_words(culprits).capitalize()}: {title}"
-    elif signature.scope is Scope.RANK and len({h.origin.rank for h in hits if h.origin.rank is not None}) > 1:
+        who = rank_words(culprits).capitalize()
+        title = title if title.startswith(who) else f"{who}: {title}"
+    elif (
+        signature.scope is Scope.RANK and len({h.origin.rank for h in hits if h.origin.rank is not None}) > 1
+    ):
         title += f" (on {rank_words(h.origin.rank for h in hits if h.origin.rank is not None)}: the program or its configuration, not one rank)"
     if own is not None:
         why = f"It was raised in {phases.frame_words(own)}. {why}"
@@ -228,6 +283,8 @@ def _conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits:
     if host is None and culprits:
         host = view.incident.job.hosts.get(min(culprits))
     score = signature.weight + (TRACED if first.frames else 0)
+    if signature.code == GENERIC and first.frames and (view.consequences or view.failed_exits):
+        score = CONFIDENT
     return Conclusion(
         code=code,
         title=title,
@@ -236,7 +293,9 @@ def _conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits:
         why=why,
         culprits=tuple(sorted(culprits)),
         host=host,
-        device=first.fields.get("bus") or first.fields.get("dev") if signature.scope is Scope.DEVICE else None,
+        device=first.fields.get("bus") or first.fields.get("dev")
+        if signature.scope is Scope.DEVICE
+        else None,
         victims=tuple(sorted(view.suffering - culprits)),
         evidence=unique_proofs(proof(h) for h in (first, *hits)),
         fixes=tuple(fixes),
@@ -244,6 +303,12 @@ def _conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits:
         explained=tuple(dict.fromkeys((code, *(h.code for h in hits)))),
         attempt=view.attempt,
     )
+
+
+def capital(text: str) -> str:
+    """A sentence's first letter as a capital, unless its first word is a name from the program."""
+    first = text.split(" ", 1)[0]
+    return text if re.search(r"[._/=(\d]", first) else text[:1].upper() + text[1:]
 
 
 class _Blank(Formatter):
@@ -271,22 +336,64 @@ def _sentence(signature: Signature, hits: Sequence[Hit]) -> str:
     return re.sub(r"\s{2,}", " ", said).strip(" :,")
 
 
+def _outer_phase(view: View, hit: Hit) -> str | None:
+    """What a distributed checkpoint was doing whose list of failures holds this line."""
+    outer = next(
+        (
+            h
+            for h in view.hits
+            if h.code == DCP
+            and h.origin.file == hit.origin.file
+            and 0 <= hit.origin.line - h.origin.line < 400
+            and h.frames
+        ),
+        None,
+    )
+    return phases.of_frames(outer.frames) if outer is not None else None
+
+
 def _inner(view: View, hit: Hit) -> Hit | None:
     """The exception inside a DataLoader worker: the one below its header."""
-    return next((h for h in view.hits if h.origin.file == hit.origin.file and h.origin.rank == hit.origin.rank and hit.origin.line < h.origin.line < hit.origin.line + 60 and h.code != hit.code and h.kind in (ROOT, LIKELY)), None)
+    return next(
+        (
+            h
+            for h in view.hits
+            if h.origin.file == hit.origin.file
+            and h.origin.rank == hit.origin.rank
+            and hit.origin.line < h.origin.line < hit.origin.line + 60
+            and h.code != hit.code
+            and h.kind in (ROOT, LIKELY)
+        ),
+        None,
+    )
 
 
 def _xid_words(hit: Hit, title: str) -> tuple[str, str, list[Remedy]]:
     number = int(hit.fields["xid"])
     meaning = XIDS.get(number)
     if meaning is None:
-        return f"Xid {number} of the GPU at {hit.fields.get('bus')}", SIGNATURES[XID].why, [Remedy(SIGNATURES[XID].fix, SIGNATURES[XID].command)]
+        return (
+            f"Xid {number} of the GPU at {hit.fields.get('bus')}",
+            SIGNATURES[XID].why,
+            [Remedy(SIGNATURES[XID].fix, SIGNATURES[XID].command)],
+        )
     words = f"Xid {number}: {meaning.what} (GPU at {hit.fields.get('bus')})"
-    why = "The driver reports a fault of the hardware; whatever the ranks print after it is a consequence." if meaning.kind is Kind.HARDWARE else "The driver reports a fault that a program caused."
+    why = (
+        "The driver reports a fault of the hardware; whatever the ranks print after it is a consequence."
+        if meaning.kind is Kind.HARDWARE
+        else "The driver reports a fault that a program caused."
+    )
     return words, why, [Remedy(meaning.fix, SIGNATURES[XID].command)]
 
 
-PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_model.model.", "module.", "model.")
+PREFIXES = (
+    "_fsdp_wrapped_module.",
+    "_checkpoint_wrapped_module.",
+    "_orig_mod.",
+    "base_model.model.",
+    "module.",
+    "model.",
+)
 
 
 def _names(hits: Sequence[Hit], title: str, fixes: list[Remedy]) -> tuple[str, list[Remedy]]:
@@ -295,13 +402,21 @@ def _names(hits: Sequence[Hit], title: str, fixes: list[Remedy]) -> tuple[str, l
         return (
             "The checkpoint holds FSDP1's flat shards (_flat_param), which a plain model cannot load",
             [
-                Remedy("Load it into a model wrapped by FSDP in the same way on the same number of ranks (LOCAL_STATE_DICT), then save a FULL or SHARDED state dict; or consolidate the shards", "fsdp-doctor ckpt check DIR --world-size N"),
+                Remedy(
+                    "Load it into a model wrapped by FSDP in the same way on the same number of ranks (LOCAL_STATE_DICT), then save a FULL or SHARDED state dict; or consolidate the shards",
+                    "fsdp-doctor ckpt check DIR --world-size N",
+                ),
                 *fixes,
             ],
         )
     prefix = next((p for p in PREFIXES if f'"{p}' in text or f".{p}" in text), None)
     if prefix:
-        return f"{title}: the prefix {prefix!r} is on one side only", [Remedy(f"Strip or add the prefix {prefix!r}, or load with torch.distributed.checkpoint.state_dict.set_model_state_dict"), *fixes]
+        return f"{title}: the prefix {prefix!r} is on one side only", [
+            Remedy(
+                f"Strip or add the prefix {prefix!r}, or load with torch.distributed.checkpoint.state_dict.set_model_state_dict"
+            ),
+            *fixes,
+        ]
     return title, fixes
 
 
@@ -315,9 +430,19 @@ def _weights_only(view: View, title: str, fixes: list[Remedy]) -> tuple[str, lis
         if hit.code == "LOG602":
             name = hit.fields.get("cls") or hit.fields.get("cls2")
             if name:
-                return f"{title}: it holds {name}", [Remedy(f"torch.serialization.add_safe_globals([{name}]), or load a file that you trust with weights_only=False"), *fixes]
+                return f"{title}: it holds {name}", [
+                    Remedy(
+                        f"torch.serialization.add_safe_globals([{name}]), or load a file that you trust with weights_only=False"
+                    ),
+                    *fixes,
+                ]
             if "op" in hit.fields:
-                return f"{title}: it is no torch file at all", [Remedy("Look at the file: a Git LFS pointer or text; run git lfs pull", "head -c 100 FILE"), *fixes]
+                return f"{title}: it is no torch file at all", [
+                    Remedy(
+                        "Look at the file: a Git LFS pointer or text; run git lfs pull", "head -c 100 FILE"
+                    ),
+                    *fixes,
+                ]
     return title, fixes
 
 
@@ -354,7 +479,7 @@ def _merged(view: View, found: list[Candidate]) -> list[Candidate]:
 
 def _same_story(view: View, one: Candidate, two: Candidate) -> bool:
     a, b = one.conclusion, two.conclusion
-    if a.code == "LOG312" and b.code == "LOG311" or a.code == "LOG311" and b.code == "LOG312":
+    if (a.code == "LOG312" and b.code == "LOG311") or (a.code == "LOG311" and b.code == "LOG312"):
         return True
     if one.ranks and two.ranks:
         return two.ranks <= one.ranks or one.ranks <= two.ranks

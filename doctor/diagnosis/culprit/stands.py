@@ -48,7 +48,10 @@ def _odd(view: View) -> Candidate | None:
         "high",
         culprits=tuple(sorted(odd)),
         victims=tuple(sorted(waiting)),
-        evidence=unique_proofs(Proof(s.origin.file, s.origin.line, s.rank, s.origin.time, phases.frame_words(s.frames[-1])) for s in (one, *(stacks[r] for r in sorted(waiting)))),
+        evidence=unique_proofs(
+            Proof(s.origin.file, s.origin.line, s.rank, s.origin.time, phases.frame_words(s.frames[-1]))
+            for s in (one, *(stacks[r] for r in sorted(waiting)))
+        ),
         attempt=view.attempt,
     )
     if phase == phases.SAVE:
@@ -70,7 +73,16 @@ def _recorded(view: View, said: RecorderConclusion) -> Candidate | None:
         why=why,
         culprits=said.ranks,
         victims=tuple(r for r in said.members if r not in said.ranks),
-        evidence=unique_proofs(Proof(o.file, o.line, o.rank, o.time, f"process group {said.group}: {said.operation or 'collective'} #{said.sequence}") for o in said.evidence),
+        evidence=unique_proofs(
+            Proof(
+                o.file,
+                o.line,
+                o.rank,
+                o.time,
+                f"process group {said.group}: {said.operation or 'collective'} #{said.sequence}",
+            )
+            for o in said.evidence
+        ),
         attempt=view.attempt,
     )
     phase = phases.of_frames(said.frames)

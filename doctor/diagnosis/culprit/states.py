@@ -47,12 +47,21 @@ def rank_states(incident: Incident, conclusions: Sequence[Conclusion]) -> tuple[
         hits = by_rank.get(rank, [])
         entry = exits.get(rank)
         line = last.get(rank)
-        times = [t for t in (line.origin.time if line else None, *(h.origin.time for h in hits)) if t is not None]
+        times = [
+            t for t in (line.origin.time if line else None, *(h.origin.time for h in hits)) if t is not None
+        ]
         error = next((h for h in hits if h.kind in (ROOT, LIKELY)), None)
         states.append(
             RankState(
                 rank=rank,
-                state=_state(hits, error, entry.code if entry else None, rank in culprits, rank in incident.done, any_failure),
+                state=_state(
+                    hits,
+                    error,
+                    entry.code if entry else None,
+                    rank in culprits,
+                    rank in incident.done,
+                    any_failure,
+                ),
                 last_seen=max(times, default=None),
                 last_line=line.text if line else "",
                 step=steps.get(rank),
@@ -72,7 +81,9 @@ class _Nothing:
 _NONE = _Nothing()
 
 
-def _state(hits: Sequence[Hit], error: Hit | None, code: int | None, culprit: bool, done: bool, failure: bool) -> str:
+def _state(
+    hits: Sequence[Hit], error: Hit | None, code: int | None, culprit: bool, done: bool, failure: bool
+) -> str:
     if code in (-9, 9, 137):
         return KILLED
     if error is not None and (culprit or not any(h.kind == VICTIM for h in hits)):

@@ -22,7 +22,9 @@ from fsdp_doctor.subjects.incident import (
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
 from fsdp_doctor.tables.log_signatures import SIGNATURES
 
-WAITED = frozenset(("LOG101", "LOG103", "LOG104", "LOG105", "LOG112", "LOG120", "LOG121", "LOG117", "LOG143", "LOG149"))
+WAITED = frozenset(
+    ("LOG101", "LOG103", "LOG104", "LOG105", "LOG112", "LOG120", "LOG121", "LOG117", "LOG143", "LOG149")
+)
 """Lines of a rank that waited until a timeout."""
 PEER_LOST = frozenset(("LOG118", "LOG119", "LOG123", "LOG124", "LOG144"))
 """Lines of a rank whose peer went away."""
@@ -79,7 +81,9 @@ class View:
     @cached_property
     def lost_peer(self) -> frozenset[int]:
         """Ranks that said a peer went away."""
-        return frozenset(h.origin.rank for h in self.hits if h.code in PEER_LOST and h.origin.rank is not None)
+        return frozenset(
+            h.origin.rank for h in self.hits if h.code in PEER_LOST and h.origin.rank is not None
+        )
 
     @cached_property
     def suffering(self) -> frozenset[int]:
@@ -117,7 +121,9 @@ class View:
 
     def first_of(self, rank: int, codes: Iterable[str] | None = None) -> Hit | None:
         """The first line of a rank with one of these codes."""
-        return next((h for h in self.hits if h.origin.rank == rank and (codes is None or h.code in codes)), None)
+        return next(
+            (h for h in self.hits if h.origin.rank == rank and (codes is None or h.code in codes)), None
+        )
 
     def frames_of(self, rank: int) -> tuple[Frame, ...]:
         """The stack that is known of a rank: a traceback, a call site, a dump of its threads."""
@@ -145,7 +151,11 @@ class View:
         """Whether the job went on well after a line: later steps, or an end without any failure."""
         if self.failed_exits or self.consequences:
             return False
-        later = [p for p in self.incident.steps if p.origin.file == hit.origin.file and p.origin.line > hit.origin.line]
+        later = [
+            p
+            for p in self.incident.steps
+            if p.origin.file == hit.origin.file and p.origin.line > hit.origin.line
+        ]
         if len({p.step for p in later}) >= 2:
             return True
         return bool(self.incident.done) or self._ends_well(hit)
@@ -163,7 +173,11 @@ def proof(hit: Hit) -> Proof:
 def last_proof(view: View, rank: int) -> tuple[Proof, ...]:
     """A rank's last line as evidence."""
     last = view.last.get(rank)
-    return () if last is None else (Proof(last.origin.file, last.origin.line, rank, last.origin.time, last.text),)
+    return (
+        ()
+        if last is None
+        else (Proof(last.origin.file, last.origin.line, rank, last.origin.time, last.text),)
+    )
 
 
 def exit_proof(entry: Exit) -> Proof:

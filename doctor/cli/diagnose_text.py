@@ -1,0 +1,131 @@
+"""A diagnosis as text: the answer first, then its proof, then the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fsdp_doctor.findings import Report, Verdict
+from fsdp_doctor.report.layout import Page
+from fsdp_doctor.report.style import Style
+
+COLOURS = {
+    Verdict.FAIL: "bold red",
+    Verdict.WARN: "bold yellow",
+    Verdict.INCOMPLETE: "bold yellow",
+    Verdict.PASS: "bold green",
+}
+PROOFS = 4
+RANKS = 64
+
+
+def render(report: Report, style: Style, table: bool) -> str:
+    """The text of a report of `diagnose`; `table` adds one line per rank."""
+    page = Page(style)
+    data = report.data
+    cause = _map(data.get("cause"))
+    colour = COLOURS[report.verdict] if style.colour else ""
+    inputs = _maps(data.get("inputs"))
+    size = data.get("world_size")
+    what = f"{len(inputs)} input{'s' if len(inputs) != 1 else ''}" + (f", {size} ranks" if size else "")
+    page.paragraph([("fsdp-doctor diagnose: ", "bold"), (what, "")], hang=2)
+    page.blank()
+    if not cause:
+        nothing = report.verdict is Verdict.PASS
+        page.paragraph([("No failure found." if nothing else "Nothing could be diagnosed.", colour)], hang=2)
+    else:
+        _cause(page, cause, data, colour, style.verbose)
+        for other in _maps(data.get("other_causes")):
+            page.blank()
+            page.paragraph([("Also, apart from it: ", "bold"), (str(other.get("title")), "")], hang=2)
+            page.labelled("proof", _proof(_maps(other.get("evidence"))))
+            for fix in _maps(other.get("fixes"))[:1]:
+                page.labelled("fix", str(fix.get("text")))
+    if table or style.verbose:
+        _ranks(page, _maps(data.get("ranks")))
+    if style.verbose and data.get("timeline"):
+        page.blank()
+        page.paragraph([("What happened, in order", "bold")])
+        for line in _texts(data.get("timeline")):
+            page.paragraph([(line, "")], first="  ", hang=4)
+    if cause:
+        page.blank()
+        page.paragraph([("To paste into an issue", "bold")])
+        page.paragraph([(str(data.get("summary")), "")], first="  ", hang=2)
+    notes = [*_texts(data.get("notes")), *report.unjudged]
+    if notes:
+        page.blank()
+        for note in notes:
+            page.paragraph([(note, "dim")], first="note: ", hang=6)
+    page.blank()
+    hint = "" if table or style.verbose else "; --table shows every rank, --verbose what happened in order"
+    page.paragraph(
+        [(report.verdict.value.upper(), colour), (f" in {report.seconds:.1f} s{hint}", "")], hang=2
+    )
+    return page.text()
+
+
+def _cause(
+    page: Page, cause: Mapping[str, object], data: Mapping[str, object], colour: str, verbose: bool
+) -> None:
+    page.paragraph([(str(cause.get("title")), colour)], hang=2)
+    row = cause.get("row")
+    place = f"row {row}" if row else "outside the failure table"
+    page.labelled("code", f"{cause.get('code')}, {place}, confidence {cause.get('confidence')}")
+    ranks = data.get("culprit_ranks")
+    if isinstance(ranks, list) and ranks:
+        host = f" on {cause['host']}" if cause.get("host") else ""
+        page.labelled(
+            "culprit", f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}{host}"
+        )
+    elif cause.get("host"):
+        page.labelled("host", str(cause["host"]))
+    page.labelled("why", str(cause.get("why") or ""))
+    evidence = _maps(data.get("evidence"))
+    for number, proof in enumerate(evidence[: None if verbose else PROOFS]):
+        page.labelled("proof" if number == 0 else "", _proof([proof]))
+    victims = data.get("victims")
+    if isinstance(victims, list) and victims:
+        page.labelled(
+            "victims",
+            f"{len(victims)} rank{'s' if len(victims) != 1 else ''} only suffered: {', '.join(map(str, victims[:16]))}{', …' if len(victims) > 16 else ''}",
+        )
+    for number, fix in enumerate(_maps(data.get("fixes"))):
+        page.labelled("fix" if number == 0 else "or", str(fix.get("text")))
+        if fix.get("command"):
+            page.command(str(fix["command"]))
+    for other in _texts(data.get("alternatives")):
+        page.labelled("else", other)
+    for record in _texts(data.get("record_next")):
+        page.labelled("record", record)
+
+
+def _ranks(page: Page, ranks: Sequence[Mapping[str, object]]) -> None:
+    page.blank()
+    page.paragraph([("rank  state     step      exit  collective or first error", "bold")])
+    for r in ranks[:RANKS]:
+        said = r.get("collective") or r.get("first_error") or r.get("last_line") or ""
+        step = r.get("step") if r.get("step") is not None else "-"
+        code = r.get("exit") if r.get("exit") is not None else "-"
+        head = f"{r.get('rank')!s:>4}  {r.get('state')!s:<8}  {step!s:<8}  {code!s:>4}  "
+        page.paragraph([(str(said)[:160], "")], first=head, hang=len(head))
+    if len(ranks) > RANKS:
+        page.paragraph([(f"… and {len(ranks) - RANKS} more", "")], hang=2)
+
+
+def _proof(proofs: Sequence[Mapping[str, object]]) -> str:
+    if not proofs:
+        return ""
+    p = proofs[0]
+    return f"{p.get('file')}:{p.get('line')}: {p.get('text')}"
+
+
+def _map(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: object) -> list[Mapping[str, object]]:
+    return [v for v in value if isinstance(v, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
+def _texts(value: object) -> list[str]:
+    return [str(v) for v in value] if isinstance(value, (list, tuple)) else []
