@@ -112,8 +112,15 @@ FIXES: Mapping[Cause, tuple[str, str | None]] = {
 def rules(question: Question) -> Iterator[Obstacle]:
     """Each problem that the reader found."""
     for problem in question.index.problems:
-        if problem.kind is not K.LOCAL_SLICES:  # what it does depends on the way: see `parting`, `optimizer`
-            yield _obstacle(question, problem)
+        if problem.kind is K.LOCAL_SLICES or _own_slices(question, problem):
+            continue  # what it does depends on the way: see `parting` and `optimizer`
+        yield _obstacle(question, problem)
+
+
+def _own_slices(question: Question, problem: Problem) -> bool:
+    """Ranks hold state of other parameters: FSDP1's own slices, of which a rank has some and not all."""
+    apart = question.index.format in PER_RANK and problem.kind is K.RANKS_MIXED
+    return apart and bool(problem.tensors) and all(".state." in f".{t}" for t in problem.tensors)
 
 
 def _obstacle(question: Question, problem: Problem) -> Obstacle:
@@ -156,12 +163,15 @@ def message(index: CheckpointIndex, problem: Problem) -> str:
         return NO_METADATA
     if problem.kind in (K.METADATA_DAMAGED, K.PICKLE_DAMAGED) and index.format in DCP:
         return "AssertionError: metadata is None; global metadata read failed"
+    if problem.kind is K.SHARD_MISSING and index.format is Format.DCP_SAFETENSORS:
+        return "Size mismatch between saved "
     if problem.kind in (K.FILE_MISSING, K.RANK_MISSING, K.SHARD_MISSING):
         return "No such file or directory"
     if problem.kind in (K.FILE_SHORT, K.ZIP_DAMAGED, K.STORAGE_SIZE):
         if index.format in (Format.SAFETENSORS, Format.DCP_SAFETENSORS):
             return "Error while deserializing header: incomplete metadata, file not fully covered"
-        return READER
+        empty = any(f.path == problem.path and f.size == 0 for f in index.files)
+        return "EOFError" if empty and index.format in DCP else READER
     if problem.kind is K.FILE_FOREIGN and index.format not in PER_RANK:
         return "Weights only load failed"
     return ""

@@ -78,6 +78,16 @@ def _reader(question: Question) -> Iterator[Obstacle]:
             fix="Convert them, or load each rank's own file with torch.load on as many ranks as saved them",
             command=convert(question, "dcp"),
         )
+    if form in WHOLE and load is LoadApi.STATE_DICT and question.index.layout is not Layout.ACCELERATE:
+        yield question.obstacle(
+            Cause.WRONG_LOADER,
+            Effect.NOTE,
+            "a file of whole tensors, which dcp.load does not read",
+            "",
+            message=NO_METADATA,
+        )
+    if question.index.layout in (Layout.ACCELERATE, Layout.TRAINER) and load is not LoadApi.PER_RANK:
+        yield from _accelerate(question)
     if form is Format.DCP_SAFETENSORS and load is not LoadApi.PER_RANK:
         yield question.obstacle(
             Cause.WRONG_LOADER,
@@ -87,6 +97,27 @@ def _reader(question: Question) -> Iterator[Obstacle]:
             message=NO_METADATA,
             fix="dcp.load(state, storage_reader=HuggingFaceStorageReader(path=...))",
         )
+
+
+def _accelerate(question: Question) -> Iterator[Obstacle]:
+    """What accelerate looks for: files of the state dict type that it is configured for."""
+    form = question.index.format
+    if form is Format.DCP and any(p.path.startswith("pytorch_model_fsdp") for p in question.index.parts):
+        kind, said = "SHARDED_STATE_DICT", "No such file or directory"
+    elif form is Format.TORCH_FULL and any(
+        p.path.startswith("pytorch_model_fsdp") for p in question.index.parts
+    ):
+        kind, said = "FULL_STATE_DICT", "AssertionError: metadata is None; global metadata read failed"
+    else:
+        return
+    yield question.obstacle(
+        Cause.FRAMEWORK,
+        Effect.NOTE,
+        f"accelerate saved it with fsdp_state_dict_type {kind}, and loads it with that one only",
+        "",
+        message=said,
+        fix=f"Set fsdp_state_dict_type: {kind} where it is loaded",
+    )
 
 
 def _whole(question: Question) -> Iterator[Obstacle]:

@@ -42,7 +42,7 @@ def _nest(question: Question) -> Iterator[Obstacle]:
     saved, asked = question.index.model_root, question.root
     if saved == asked or question.index.format not in DCP:
         return
-    first = question.asked[0] if question.asked else next(iter(question.saved))
+    first = question.ordered[0] if question.asked else next(iter(question.saved))
     yield question.obstacle(
         Cause.PREFIX,
         Effect.WRONG if question.target.partial else Effect.FAILS,
@@ -63,7 +63,7 @@ def _prefix(question: Question) -> Iterator[Obstacle]:
     if change is None:
         return
     strip, add = change
-    wanted = next(iter(question.asked), add + names[0].removeprefix(strip))
+    wanted = next(iter(question.ordered), add + names[0].removeprefix(strip))
     held = sum(n.startswith(strip) for n in names) if strip else len(names)
     what = f"{held} of {len(names)} names begin with {strip!r}" if strip else f"no name begins with {add!r}"
     other = f"names that begin with {add!r}" if add else f"names without {strip!r}"
@@ -72,6 +72,8 @@ def _prefix(question: Question) -> Iterator[Obstacle]:
         what += ": nothing at all is loaded, without an error"
     else:
         effect, said = Effect.FAILS, _missing(question, [wanted])
+        if question.index.format in WHOLE and question.load_api is LoadApi.STATE_DICT and question.sharded:
+            said = f'Unexpected key(s) in state_dict: "{names[0]}"'
     options = ("--strip-prefix", strip) if strip else ("--add-prefix", add)
     yield question.obstacle(
         Cause.PREFIX,
@@ -147,13 +149,16 @@ def _change(names: list[str], asked: set[str]) -> tuple[str, str] | None:
 def _names(question: Question) -> Iterator[Obstacle]:
     assert question.model is not None
     wanted = {question.prefix + t.name: t for t in question.model.tensors}
-    absent = [n for n in wanted if n not in question.saved]
+    absent = [n for n in question.ordered if n not in question.saved]
     unequal = [(n, question.saved[n], t) for n, t in wanted.items() if n in question.saved]
     sizes = [(n, s, t) for n, s, t in unequal if s.shape != t.shape]
+    if not question.root:
+        sizes.sort(key=lambda found: found[0])
     if absent:
         yield _absent(question, absent, {n for group in question.model.tied for n in group})
     if sizes:
         yield _sizes(question, sizes)
+    yield from _joined(question)
     extra = [n for n in question.saved if n not in wanted]
     if extra:
         yield _extra(question, extra)
@@ -191,6 +196,24 @@ def _absent(question: Question, absent: list[str], tied: set[str]) -> Obstacle:
         tensor=absent[0],
         examples=tuple(absent[:EXAMPLES]),
     )
+
+
+def _joined(question: Question) -> Iterator[Obstacle]:
+    """Names that are one parameter now and were several at save: the last one that is copied wins."""
+    assert question.model is not None
+    for group in question.model.tied:
+        apart = [n for n in group if n in question.with_state]
+        if len(apart) > 1 and not question.asks_optimizer:
+            yield question.obstacle(
+                Cause.TIED,
+                Effect.WRONG,
+                f"{some(group)} are one parameter now and were several at save: each is copied into it and "
+                "the "
+                "last one wins, without an error",
+                "the ties of the run that saved",
+                fix="Untie them as at save",
+                tensor=group[-1],
+            )
 
 
 def _missing(question: Question, names: list[str]) -> str:

@@ -9,7 +9,7 @@ from fsdp_doctor.ckpt.compat.question import DCP, FSDP1, PER_RANK, WHOLE, Questi
 from fsdp_doctor.subjects.checkpoint import GroupForm, Keying, Kind, Layout, Tensor
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
-from fsdp_doctor.tables.optimizer_states import OPTIONS, STATES
+from fsdp_doctor.tables.optimizers import OPTIONS, STATES
 
 NAMED = "Save with get_state_dict and dcp.save: state is then named by parameter"
 FLAT_OPTION = "StateDictOptions(flatten_optimizer_state_dict=True)"
@@ -49,7 +49,7 @@ def _first(question: Question) -> str:
 # ------------------------------------------------------------------------------------------ absent
 def _absent(question: Question) -> Iterator[Obstacle]:
     target = question.target
-    if target.model_only:
+    if target.model_only or question.index.flat_parameters:
         return
     if target.optimizer is None:
         yield question.obstacle(
@@ -131,12 +131,20 @@ def _keys(question: Question) -> Iterator[Obstacle]:
         )
         return True
     if not by_id and not named:
+        silent = form in DCP and question.target.primed is not True
         yield question.obstacle(
             Cause.INTEGER_KEYS,
-            Effect.FAILS,
-            "optimizer state is named by parameter, and optimizer.load_state_dict() asks for integers",
+            Effect.LOST if silent else Effect.FAILS,
+            "optimizer state is named by parameter, and optimizer.state_dict() asks for integers"
+            + (
+                ": of an optimizer that has not stepped for none at all, and Adam starts from zero"
+                if silent
+                else ""
+            ),
             "optimizer state by integer",
-            message=f"Missing key in checkpoint state_dict: {_root(question)}." if form in DCP else "",
+            message=f"Missing key in checkpoint state_dict: {_root(question)}.state.0."
+            if form in DCP and not silent
+            else "",
             fix="Load with get_state_dict, dcp.load and set_state_dict"
             if form in DCP
             else "Load with set_optimizer_state_dict",
@@ -338,7 +346,8 @@ def _tied_by_shape(question: Question, absent: list[str]) -> bool:
 
 def _groups(question: Question) -> Iterator[Obstacle]:
     saved, asked = question.index.optimizer, question.target.param_groups
-    numbered = [g for g in saved.groups if g.index is not None]
+    by_number = question.index.format in DCP  # set_optimizer_state_dict maps whole files by name
+    numbered = [g for g in saved.groups if g.index is not None and by_number]
     if asked is not None and numbered and asked > len(numbered):
         yield question.obstacle(
             Cause.GROUPS,

@@ -7,15 +7,18 @@ from math import ceil
 
 from fsdp_doctor.ckpt.compat.commands import convert
 from fsdp_doctor.ckpt.compat.question import DCP, PER_RANK, Question, missing, size, some
+from fsdp_doctor.ckpt.compat.ways import makers
 from fsdp_doctor.subjects.checkpoint import Format, Tensor
-from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
 from fsdp_doctor.subjects.load_target import Api, LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 
 FLAT = "_flat_param"
-VIEW = "A view was created in no_grad mode and its base or another view of its base has been modified"
+PARAMETERS = frozenset({"weight", "bias", "in_proj_weight", "in_proj_bias", "gamma", "beta", "scale"})
+"""Last parts of parameters' names."""
+VIEW = "A view was created in no_grad mode and its base or another view of its base"
 RESAVE = (
-    "start one run with the setup that saved it (CPU and gloo suffice) and save again with get_state_dict and "
+    "start one run with the setup that saved it (CPU and gloo suffice) and save again with get_state_dict "
+    "and "
     "dcp.save"
 )
 MESHES = "on inputs with different meshes"
@@ -31,7 +34,7 @@ def rules(question: Question) -> Iterator[Obstacle]:
         return
     if form not in DCP or question.load_api is LoadApi.PER_RANK:
         return
-    if _weight_slices(question) or question.index.flat_parameters:
+    if question.index.flat_parameters:
         yield from _flat(question)
     elif form is Format.DCP_PER_RANK:
         yield from _no_collectives(question)
@@ -43,22 +46,20 @@ def rules(question: Question) -> Iterator[Obstacle]:
 # ------------------------------------------------------------------------------------------ files per rank
 def _per_rank(question: Question) -> Iterator[Obstacle]:
     form, saved, ranks = question.index.format, question.saved_on, question.ranks
-    made_by = {
-        Format.LOCAL_PER_RANK: (Api.FSDP1,),
-        Format.SHARDED_PER_RANK: (Api.FSDP1,),
-        Format.DTENSOR_PER_RANK: (Api.FSDP2, Api.FSDP1_MESH),
-    }.get(form, tuple(Api))
+    made_by = makers(question.index)
     if question.api not in made_by:
         yield question.obstacle(
             Cause.PER_RANK,
             Effect.FAILS,
             f"files per rank of {_kind(form)}, which {question.api.value} does not load",
             f"a model under {' or '.join(a.value for a in made_by)}",
+            message=_foreign_message(question),
             fix=f"Convert the files, or {RESAVE}",
             command=convert(question, "dcp"),
         )
         return
-    if form is Format.LOCAL_PER_RANK and _original_names(question):
+    same = saved is None or ranks is None or ranks == saved
+    if form is Format.LOCAL_PER_RANK and same and slices(question):
         yield question.obstacle(
             Cause.LOCAL_SLICES,
             Effect.FAILS,
@@ -67,6 +68,16 @@ def _per_rank(question: Question) -> Iterator[Obstacle]:
             message='Unexpected key(s) in state_dict: "_flat_param"',
             fix="Load into use_orig_params=False, or resume from another save; save with get_state_dict and "
             "dcp.save",
+        )
+        return
+    if form is Format.LOCAL_PER_RANK and same and question.target.use_orig_params is True:
+        yield question.obstacle(
+            Cause.FLAT,
+            Effect.FAILS,
+            "flat parameters of use_orig_params=False, and the model has use_orig_params=True",
+            "use_orig_params=False, as at save",
+            message="Missing key(s) in state_dict: ",
+            fix=f"Load into use_orig_params=False; or {RESAVE}",
         )
         return
     if saved is None:
@@ -98,6 +109,13 @@ def _per_rank(question: Question) -> Iterator[Obstacle]:
         )
 
 
+def _foreign_message(question: Question) -> str:
+    """What another API says of the tensors' class."""
+    if question.index.format is Format.DTENSOR_PER_RANK:
+        return ROOT_MESH if question.api is Api.FSDP1_MESH else "Expected ShardedTensor, got"
+    return ""
+
+
 def _kind(form: Format) -> str:
     return {
         Format.LOCAL_PER_RANK: "LOCAL_STATE_DICT flat slices",
@@ -115,15 +133,15 @@ def _topology_message(question: Question, saved: int, ranks: int) -> str:
     return "size mismatch"
 
 
-def _original_names(question: Question) -> bool:
-    """Slices under the parameters' own names stand beside the flat ones."""
-    return _weight_slices(question)
+def slices(question: Question) -> list[Tensor]:
+    """Parameters under their own names beside flat ones: slices of one rank (use_orig_params=True).
 
-
-def _weight_slices(question: Question) -> bool:
-    """The reader found model tensors that are a rank's slices."""
-    problems = (p for p in question.index.problems if p.kind is ProblemKind.LOCAL_SLICES)
-    return any(not all(".state." in f".{key}" for key in p.tensors) for p in problems)
+    Buffers stand there too, with one dimension or none as well; they are whole and are never named so.
+    """
+    if not question.index.flat_parameters:
+        return []
+    own = [t for t in question.weights if not t.key.endswith(FLAT) and len(t.shape) == 1]
+    return [t for t in own if 0 in t.shape or t.name.rpartition(".")[2] in PARAMETERS]
 
 
 # ------------------------------------------------------------------------------------------ flat parameters
@@ -135,10 +153,9 @@ def flat_keys(question: Question) -> list[Tensor]:
 def _flat(question: Question) -> Iterator[Obstacle]:
     """LOCAL_STATE_DICT through DCP."""
     saved, ranks, uop = question.saved_on, question.ranks, question.target.use_orig_params
-    slices = _weight_slices(question)
+    bad = slices(question)
     local = question.api is Api.FSDP1 and question.load_api is LoadApi.RAW
-    if slices and not (local and uop is False):
-        bad = [t for t in question.weights if not t.key.endswith(FLAT) and len(t.shape) == 1]
+    if bad and not (local and uop is False):
         shown = some(f"{t.key} {list(t.shape)}" for t in bad)
         expected, mismatch = _sliced(question)
         yield question.obstacle(
@@ -147,17 +164,17 @@ def _flat(question: Question) -> Iterator[Obstacle]:
             "LOCAL_STATE_DICT with use_orig_params=True: under the parameters' names stand slices of single "
             f"ranks, of which one survived ({shown})",
             expected,
-            message=mismatch,
+            message="Size mismatch between saved " if local else mismatch,
             fix="The flat parameters beside them are whole: with use_orig_params=False, "
             f"LOCAL_STATE_DICT and the ranks and wrapping that saved it ({saved or 'unknown'} ranks) they "
             "load; "
             "save again from there with get_state_dict and dcp.save",
-            tensor=bad[0].key if bad else None,
+            tensor=bad[0].key,
             examples=tuple(t.key for t in bad[:8]),
         )
         return
     if not local or uop is True:
-        name = question.asked[0] if question.asked else "<the first parameter>"
+        name = next((n for n in question.asked if n not in question.saved), "<the first parameter>")
         yield question.obstacle(
             Cause.FLAT,
             Effect.FAILS,
@@ -256,6 +273,17 @@ def _wrapping(question: Question) -> Iterator[Obstacle]:
 # ------------------------------------------------------------------------------------------ DCP
 def _no_collectives(question: Question) -> Iterator[Obstacle]:
     saved, ranks = question.saved_on, question.ranks
+    dcp = question.index.dcp
+    held = len(dcp.metadata_files) if dcp is not None else 0
+    if saved is not None and 0 < held < saved:
+        yield question.obstacle(
+            Cause.FILES_LOST,
+            Effect.FAILS,
+            f"metadata of {held} ranks, and {saved} saved it: what the others' metadata places is not found",
+            f"__0.metadata to __{saved - 1}.metadata",
+            message="AssertionError: metadata is None; global metadata read failed",
+            fix="Copy the metadata files that are missing from where it was saved",
+        )
     if saved is None or ranks is None or ranks == saved:
         effect, found, said = Effect.SAME_SETUP, f"metadata per rank of {saved or 'some'} ranks", ""
     elif ranks < saved:

@@ -88,6 +88,11 @@ class Question:
         return tuple(self.prefix + t.name for t in self.model.tensors) if self.model is not None else ()
 
     @property
+    def ordered(self) -> tuple[str, ...]:
+        """The same in the order in which dcp.load asks: it sorts what lies at the top."""
+        return self.asked if self.root else tuple(sorted(self.asked))
+
+    @property
     def prefix(self) -> str:
         """What the target's own names begin with."""
         if self.load_api is LoadApi.STATE_DICT:

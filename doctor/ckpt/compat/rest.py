@@ -126,9 +126,10 @@ def _rng(question: Question) -> Iterator[Obstacle]:
     absent = [r for r in range(ranks) if r not in held]
     if absent and question.index.layout in (Layout.ACCELERATE, Layout.TRAINER):
         lost = "random state and step count" if question.index.layout is Layout.ACCELERATE else "random state"
+        damaged = question.saved_on is None or absent[0] < question.saved_on
         yield question.obstacle(
             Cause.RNG,
-            Effect.LOST,
+            Effect.LOST if damaged else Effect.NOTE,
             f"random states of {len(held)} ranks: the {lost} of {some(f'rank {r}' for r in absent)} "
             f"{'is' if len(absent) == 1 else 'are'} not restored, and only an info log says so",
             f"a random state for each of {ranks} ranks",

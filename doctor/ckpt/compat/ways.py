@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp_doctor.ckpt.compat.question import DCP, PER_RANK
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format, Keying
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Container, Format, Keying, Kind
 from fsdp_doctor.subjects.load_target import Api, LoadApi, LoadTarget
 from fsdp_doctor.subjects.loading import Way
 
@@ -31,11 +31,19 @@ def natural(index: CheckpointIndex) -> LoadApi:
 
 
 def natural_apis(index: CheckpointIndex) -> tuple[Api, ...]:
-    """The APIs that such a checkpoint can come from: files of flat parameters are FSDP1's own."""
-    if index.flat_parameters or index.format is Format.LOCAL_PER_RANK:
+    """Those of FSDP that can have made it: files of flat parameters are FSDP1's own."""
+    if index.flat_parameters:
         return (Api.FSDP1,)
-    if index.format is Format.SHARDED_PER_RANK:
+    return tuple(a for a in FSDP if a in makers(index)) if index.format in PER_RANK else FSDP
+
+
+def makers(index: CheckpointIndex) -> tuple[Api, ...]:
+    """APIs whose load_state_dict takes the tensors of files per rank."""
+    if index.format in (Format.LOCAL_PER_RANK, Format.SHARDED_PER_RANK):
         return (Api.FSDP1,)
-    if index.format is Format.DTENSOR_PER_RANK:
-        return (Api.FSDP2, Api.FSDP1_MESH)
-    return FSDP
+    if index.format is not Format.DTENSOR_PER_RANK:
+        return tuple(Api)
+    state = [t for t in index.tensors if t.kind is Kind.OPTIMIZER and t.state != "step" and t.shape]
+    if any(t.container is Container.DTENSOR for t in state):
+        return (Api.FSDP2,)  # FSDP1's own optimizer state is flat slices, whatever its mesh
+    return (Api.FSDP1_MESH,) if state else (Api.FSDP2, Api.FSDP1_MESH)

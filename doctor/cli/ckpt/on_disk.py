@@ -50,11 +50,11 @@ def judge(index: CheckpointIndex, settings: Settings) -> tuple[Result, ...]:
     return suppress(results, known_suppressions(settings), datetime.now(timezone.utc).date())
 
 
-def checks_of(settings: Settings, codes: tuple[str, ...]) -> Iterable[CheckSpec]:
-    """Those of some codes that the selection leaves, in code order."""
+def checks_of(settings: Settings, codes: tuple[str, ...] | None = None) -> Iterable[CheckSpec]:
+    """Those of some codes (None: all of checkpoints) that the selection leaves, in code order."""
     import fsdp_doctor.checks.ckpt
 
-    ours = [c for c in specs_below(fsdp_doctor.checks.ckpt) if c.code in codes]
+    ours = [c for c in specs_below(fsdp_doctor.checks.ckpt) if codes is None or c.code in codes]
     ours.sort(key=lambda c: c.code)
     if not (settings.select or settings.ignore):
         return ours
