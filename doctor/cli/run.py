@@ -9,13 +9,16 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import click
 
 from fsdp_doctor.cli.common import SECONDS, Settings, common
-from fsdp_doctor.cli.output import complain
+from fsdp_doctor.cli.discretion import discreet
+from fsdp_doctor.cli.live_text import live_text
+from fsdp_doctor.cli.output import complain, write_file
 from fsdp_doctor.cli.reporting import now
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.diagnosis.recording import evidence, release
@@ -32,15 +35,20 @@ from fsdp_doctor.diagnosis.recording.folder import (
     write_json,
 )
 from fsdp_doctor.diagnosis.recording.journal import Journal
+from fsdp_doctor.diagnosis.recording.secrets import redact
 from fsdp_doctor.diagnosis.recording.settings import Setting, settings
 from fsdp_doctor.diagnosis.recording.watch import Watch
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.facts.redact import Redactor
+from fsdp_doctor.findings import Verdict
 from fsdp_doctor.subjects.launch import Launch
 
 PATIENCE = 120.0
 HOOK = Path(__file__).absolute().parents[1] / "diagnosis" / "recording" / "hook"
 NAME = "fsdp-doctor run"
+DIAGNOSIS_SECONDS = 60.0
+EVIDENCE = (CONSOLE, "logs", "flight", "nccl", "stacks", "kernel.log", "memory.events.log")
+"""What of the folder is diagnosed; the journal and run.json are this command's own."""
 
 
 @click.command(
@@ -213,9 +221,12 @@ def _gather(folder: Path, seconds: float, kills: int | None) -> None:
 
 
 def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int) -> None:
+    left = redact(p for p in folder.glob("logs/**/*") if p.is_file())
     told = {
+        "not_redacted": list(left),
         "ended": now(),
         "seconds": round(ended.seconds, 3),
+        "own_cpu_seconds": round(time.process_time(), 3),
         "status": ended.status,
         "signals": list(ended.signals),
         "hangs": hangs,
@@ -227,7 +238,28 @@ def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int) 
 
 
 def _conclude(folder: Path, ended: Ended, watch: Watch, own: Settings) -> None:
+    """Say what went wrong. Nothing that happens here changes the status."""
     _say(f"the command ended with {ended.exit_code}; kept in {folder}")
+    paths = [str(folder / n) for n in EVIDENCE if (folder / n).exists()]
+    try:
+        from fsdp_doctor.cli.diagnose import diagnosed
+        from fsdp_doctor.cli.diagnose_text import render
+        from fsdp_doctor.report.json import render as as_json
+
+        report = diagnosed(paths, replace(own, deadline=DIAGNOSIS_SECONDS), time.monotonic())
+        report = discreet(report)
+        write_file(folder / "diagnosis.json", as_json(report))
+        sound = ended.status == 0 and not watch.hangs and report.verdict is Verdict.PASS
+        text = "" if sound else render(report, own.style(), table=True)
+        if watch.last is not None:
+            text = live_text(watch.last, own.style()) + text
+    except Exception as error:
+        _say(f"no diagnosis: {type(error).__name__}: {error}; try `fsdp-doctor diagnose {folder}`")
+        return
+    if own.output is not None:
+        write_file(own.output, text)
+    elif text:
+        complain(text, raw=True)
 
 
 def _say(text: str) -> None:

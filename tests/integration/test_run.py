@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -263,10 +264,19 @@ def test_stacks_of_all_ranks_are_there(hung: Done) -> None:
 
 @pytest.mark.slow
 def test_recorders_of_all_ranks_are_there_though_gloo_writes_none(hung: Done) -> None:
-    dumps = {p.name: json.loads(p.read_text()) for p in (hung.folder / "flight").iterdir()}
-    assert set(dumps) == {"rank_0.json", "rank_1.json", "rank_2.json"}
-    last = {n: max(e["collective_seq_id"] for e in d["entries"]) for n, d in dumps.items()}
-    assert last["rank_0.json"] == last["rank_2.json"] == last["rank_1.json"] + 1
+    dumps = {p.name: pickle.loads(p.read_bytes()) for p in (hung.folder / "flight").iterdir()}
+    assert set(dumps) == {"rank_0", "rank_1", "rank_2"}
+    last = {n: max((e["collective_seq_id"] for e in d["entries"]), default=0) for n, d in dumps.items()}
+    assert last["rank_0"] == last["rank_2"] == last["rank_1"] + 1
+    frames = dumps["rank_0"]["entries"][-1]["frames"]
+    assert "reduce_gradients" in {f["name"] for f in frames}
+
+
+@pytest.mark.slow
+def test_the_diagnosis_names_the_rank(hung: Done) -> None:
+    data = json.loads((hung.folder / "diagnosis.json").read_text())["data"]
+    assert data["culprit_ranks"] == [1] and data["cause"]["row"] in ("nccl", "slow")
+    assert "rank 1" in hung.err.lower()
 
 
 @pytest.mark.slow

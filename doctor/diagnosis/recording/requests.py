@@ -11,30 +11,35 @@ PIPE = "pipe_"
 """torch's own: TORCH_NCCL_DEBUG_INFO_PIPE_FILE, the rank and `.pipe`."""
 ASK = "ask_"
 """The hook's, with a process id."""
-SECONDS = 5.0
-"""For ranks to write what they were asked for."""
+SECONDS = 12.0
+"""For ranks to write what they were asked for: the hook writes at once, and again when it has the stacks."""
+WRITES = 2
 POLL = 0.2
 
 
 def ask_for_recorders(local: Path, flight: Path) -> tuple[Path, ...]:
     """Ask every rank for its Flight Recorder; the files that came within `SECONDS`."""
-    before = _names(flight)
+    seen = _names(flight)
     asked = sum(_write(p) for p in _pipes(local))
     if not asked:
         return ()
+    writes: dict[str, int] = {}
     until = time.monotonic() + SECONDS
-    while time.monotonic() < until and len(_names(flight) - before) < asked:
+    while time.monotonic() < until and not (len(writes) >= asked and min(writes.values()) >= WRITES):
         time.sleep(POLL)
-    return tuple(flight / name.rpartition(" ")[0] for name in sorted(_names(flight) - before))
+        now = _names(flight)
+        for name in {n for n, when in now.items() if seen.get(n) != when}:
+            writes[name] = writes.get(name, 0) + 1
+        seen = now
+    return tuple(flight / name for name in sorted(writes))
 
 
-def _names(folder: Path) -> set[str]:
-    """Names and times of whole files: one that was written anew counts."""
+def _names(folder: Path) -> dict[str, int]:
+    """Whole files and when they were written."""
     try:
-        found = [e for e in os.scandir(folder) if not e.name.endswith(".part")]
-        return {f"{e.name} {e.stat().st_mtime_ns}" for e in found}
+        return {e.name: e.stat().st_mtime_ns for e in os.scandir(folder) if not e.name.endswith(".part")}
     except OSError:
-        return set()
+        return {}
 
 
 def _pipes(local: Path) -> Iterable[Path]:

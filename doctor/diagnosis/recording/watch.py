@@ -108,7 +108,7 @@ class Watch:
         self._journal.event("goes on")
         self._say("the job goes on")
         self.last = None
-        for path in self._taken:
+        for path in (*self._taken, *(self._folder / "flight").glob("rank_*")):
             path.unlink(missing_ok=True)
         self._taken.clear()
 

@@ -68,22 +68,24 @@ def _stacks_on_signal(folder: str) -> object:
     return file  # faulthandler keeps the number of the descriptor alone
 
 
-def _flight_recorder() -> str | bytes | None:
-    """The recorder of this rank as JSON text; None where there is no torch in this process, or none of it."""
+def _flight_recorder(stacks: bool) -> bytes | None:
+    """The recorder of this rank as torch writes it; None where there is no torch, or it has none."""
     if "torch.distributed" not in sys.modules:
         return None
     from torch._C import _distributed_c10d as c10d
 
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
         dump = getattr(c10d, name, None)
         if dump is not None:
-            text = dump()
-            return text if isinstance(text, (str, bytes)) else None
+            try:
+                data = dump(includeStackTraces=stacks)
+            except TypeError:  # torch before 2.4 has no such choice
+                data = dump()
+            return data if isinstance(data, bytes) else None
     return None
 
 
-def _write(path: str, text: str | bytes) -> None:
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+def _write(path: str, data: bytes) -> None:
     if len(data) > ENTRY_LIMIT:
         return
     part = f"{path}.{os.getpid()}.part"
@@ -94,11 +96,12 @@ def _write(path: str, text: str | bytes) -> None:
     os.replace(part, path)
 
 
-def _dump_flight(folder: str, rank: int | None) -> None:
-    # Only where the recorder has not written by itself: its own file is a pickle without a suffix.
-    text = _flight_recorder()
-    if text:
-        _write(os.path.join(folder, "flight", f"rank_{rank}.json"), text)
+def _dump_flight(folder: str, rank: int | None, stacks: bool = False) -> None:
+    """Write the recorder. Without stacks it takes a millisecond; naming the frames takes torch seconds."""
+    data = _flight_recorder(stacks)
+    if data:
+        # The name that NCCL's watchdog gives it too: it is the same recorder, and the later file knows more.
+        _write(os.path.join(folder, "flight", f"rank_{rank}"), data)
 
 
 def _answer_requests(folder: str, local: str, rank: int | None) -> None:
@@ -112,6 +115,7 @@ def _answer_requests(folder: str, local: str, rank: int | None) -> None:
     def serve() -> None:
         while os.read(number, 1):
             _attempt(_dump_flight, folder, rank)
+            _attempt(_dump_flight, folder, rank, True)
 
     threading.Thread(target=serve, name="fsdp-doctor", daemon=True).start()
 
@@ -138,7 +142,7 @@ def _write_error(kind: type[BaseException], error: BaseException, trace: Traceba
     stack = "".join(traceback.format_exception(kind, error, trace))[-65536:]
     message = f"{kind.__name__}: {error}"[:4096]
     extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
-    _write(path, json.dumps({"message": {"message": message, "extraInfo": extra}}))
+    _write(path, json.dumps({"message": {"message": message, "extraInfo": extra}}).encode("utf-8", "replace"))
 
 
 def _allow_inspection(tracer: int) -> None:

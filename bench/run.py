@@ -1,0 +1,118 @@
+"""What `fsdp-doctor run` costs a job: step times with and without it, in turns, and its own processor time.
+
+`python -m bench.run [--pairs N] [--steps N]`. Each pair starts the same job twice, once plainly and once under
+`run`, in changing order; the job's ranks reduce and print in every step. The ratio of a pair is that of the
+medians of its steps, and what is printed is the median of the ratios with its spread. Start and end are not
+counted; they are printed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+JOB = """
+import os, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))))
+optimizer = torch.optim.AdamW(model.parameters())
+steps = int(sys.argv[1])
+times = []
+for step in range(steps):
+    began = time.perf_counter()
+    loss = model(torch.randn(64, 256)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"step {step} loss {loss.item():.6f}", flush=True)
+    times.append(time.perf_counter() - began)
+if dist.get_rank() == 0:
+    open(sys.argv[2], "w").write(repr(times[steps // 10:]))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def job(folder: Path, steps: int, under: bool, number: int) -> tuple[float, float, float]:
+    """One job: median of its steps in seconds, its whole time, and processor time of `run` itself."""
+    out = folder / f"times-{number}-{under}"
+    script = folder / "job.py"
+    script.write_text(JOB)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words += [str(script), str(steps), str(out)]
+    if under:
+        run = folder / f"run-{number}"
+        words = [sys.executable, "-m", "fsdp_doctor", "run", "--out", str(run), "--", *words]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    began = time.monotonic()
+    subprocess.run(
+        words, env=env, check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    whole = time.monotonic() - began
+    times = [float(t) for t in out.read_text().strip("[]").split(",")]
+    return statistics.median(times), whole, _own_seconds(folder / f"run-{number}") if under else 0.0
+
+
+def _own_seconds(run: Path) -> float:
+    """Processor seconds of `run` itself, as it noted them."""
+    import json
+
+    told = json.loads((run / "run.json").read_text()).get("own_cpu_seconds")
+    return float(told) if isinstance(told, (int, float)) else float("nan")
+
+
+def main() -> None:
+    """Run the pairs and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=800)
+    given = parser.parse_args()
+    ratios, plain, whole, own = [], [], [], []
+    with tempfile.TemporaryDirectory(prefix="bench-run-") as name:
+        for pair in range(given.pairs):
+            found = {}
+            for under in (pair % 2 == 0, pair % 2 == 1):
+                found[under] = job(Path(name), given.steps, under, pair)
+            ratios.append(found[True][0] / found[False][0])
+            plain.append(found[False][0])
+            whole.append(found[True][1] - found[False][1])
+            own.append(found[True][2] / found[True][1])
+            print(
+                f"pair {pair}: {found[False][0] * 1e3:.3f} ms plain, {found[True][0] * 1e3:.3f} ms under run, "
+                f"ratio {ratios[-1]:.4f}",
+                flush=True,
+            )
+    low, high = spread(ratios)
+    print(
+        f"step under run / plain: {statistics.median(ratios):.4f} (95 % of resampled medians {low:.4f}-{high:.4f})"
+    )
+    print(f"median step plain {statistics.median(plain) * 1e3:.3f} ms; two lines of output per step")
+    print(
+        f"processor time of run itself: {statistics.median(own) * 100:.2f} % of one core over the whole job"
+    )
+    print(f"start and end: {statistics.median(whole):.2f} s more")
+    print(f"peak memory of a child: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10} MiB")
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """The middle 95 % of medians of resampled values."""
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(2000))
+    return medians[50], medians[1949]
+
+
+if __name__ == "__main__":
+    main()
