@@ -23,12 +23,25 @@ itself can be called slow."""
 
 
 def slow_links(
-    first: Table, second: Table, scope: str, out: frozenset[int], limits: Floors, place: Place
+    first: Table,
+    second: Table,
+    scope: str,
+    out: frozenset[int],
+    limits: Floors,
+    place: Place,
+    slow_at: Mapping[int, float],
 ) -> tuple[Culprit, ...]:
-    """Links of one scope between ranks that are not in `out`; `second` is the repetition."""
+    """Links of one scope between ranks that are not in `out`; `second` is the repetition.
+
+    `slow_at` has ranks that are slow themselves, with the rate of their best pair: that explains their links
+    down to this rate, and a link far below it is a second fault.
+    """
     free = [k for k in first.rates if first.scope(k) == scope and not out & set(k)]
-    references = _references(first, free, place)
+    references = _references(first, [k for k in free if not slow_at.keys() & set(k)], place)
+    references |= {k: min(at) for k in free if (at := [slow_at[r] for r in k if r in slow_at])}
     slow = {k: r / first.rates[k] for k, r in references.items() if r and r / first.rates[k] >= limits.warn}
+    # Two noisy comparisons, one upon the other.
+    slow = {k: v for k, v in slow.items() if not slow_at.keys() & set(k) or v >= limits.warn**2}
     pairs = {(min(k), max(k)) for k in slow}
     every = {(min(k), max(k)) for k in free}
     found = []
@@ -53,7 +66,9 @@ def slow_links(
             scope=scope,
             evidence=_way_back(first, worst) if len(ways) == 1 else (),
         )
-        again = _link_again(second, worst, slow, reference, limits)
+        mine = slow_at.keys() & set(worst)
+        peers = [k for k in second.rates if k not in slow and slow_at.keys() & set(k) == mine]
+        again = _link_again(second, worst, peers, reference, limits)
         if (kept := decided(made, limits, again, limits.warn, limits.fail)) is not None:
             found.append(kept)
     if scope == BETWEEN:
@@ -118,7 +133,7 @@ def _way_back(table: Table, link: Link) -> tuple[str, ...]:
 
 
 def _link_again(
-    second: Table, link: Link, slow: Collection[Link], reference: float, limits: Floors
+    second: Table, link: Link, peers: Collection[Link], reference: float, limits: Floors
 ) -> bool | None:
     """Whether the link is slow again, against links that were not slow and were measured beside it."""
     rate = second.rates.get(link)
@@ -127,7 +142,7 @@ def _link_again(
     fresh = [
         v
         for k, v in second.rates.items()
-        if second.kinds[k] == second.kinds[link] and k not in slow and set(k) != set(link)
+        if second.kinds[k] == second.kinds[link] and k in peers and set(k) != set(link)
     ]
     return (statistics.median(fresh) if fresh else reference) / rate >= limits.warn
 

@@ -37,13 +37,20 @@ def slow_ranks(
     found = {}
     best = [_best(first, end, scope, out) for end in (0, 1)]
     partners = [_partners(first, end, scope, out) for end in (0, 1)]
+    suspected: dict[int, dict[int, Verdict]] = defaultdict(dict)
     for rank in result.ranks:
-        sides = {}
-        for end, word in ((0, "sending"), (1, "receiving")):
+        for end in (0, 1):
             verdict = _verdict(best[end], rank.rank, partners[end].get(rank.rank, 0))
-            if verdict is None or verdict.partners < 2 or verdict.ratio < limits.warn:
-                continue
-            sides[word] = (verdict, _rank_again(second, rank.rank, end, scope, verdict.reference, limits))
+            if verdict is not None and verdict.partners > 1 and verdict.ratio >= limits.warn:
+                suspected[rank.rank][end] = verdict
+    for rank in result.ranks:
+        sides = {
+            ("sending", "receiving")[end]: (
+                v,
+                _rank_again(second, rank.rank, end, scope, v, suspected, limits),
+            )
+            for end, v in suspected.get(rank.rank, {}).items()
+        }
         if not sides:
             continue
         verdict, again = max(sides.values(), key=lambda s: s[0].ratio)
@@ -104,13 +111,29 @@ def _partners(table: Table, end: int, scope: str, without: Collection[int]) -> d
 
 
 def _rank_again(
-    second: Table, rank: int, end: int, scope: str, reference: float, limits: Floors
+    second: Table,
+    rank: int,
+    end: int,
+    scope: str,
+    verdict: Verdict,
+    suspected: Collection[int],
+    limits: Floors,
 ) -> bool | None:
-    rates = [v for k, v in second.rates.items() if k[end] == rank and second.scope(k) == scope]
-    if not rates:
-        return None
-    fresh = [v for k, v in second.rates.items() if rank not in k and second.scope(k) == scope]
-    return (max(fresh) if fresh else reference) / max(rates) >= limits.warn
+    """Whether the rank's best repeated pair of every kind is slow again beside repeated pairs of sound ranks.
+
+    The middle of the others counts: their best of several grows with their number, on shared cores by a lot.
+    """
+    own: dict[Kind, list[float]] = defaultdict(list)
+    fresh: dict[Kind, list[float]] = defaultdict(list)
+    for k, rate in second.rates.items():
+        if second.scope(k) == scope and k[end] == rank:
+            own[second.kinds[k]].append(rate)
+        elif not set(k) & set(suspected):
+            fresh[second.kinds[k]].append(rate)
+    ratios = [
+        (statistics.median(fresh[k]) if fresh[k] else verdict.reference) / max(v) for k, v in own.items()
+    ]
+    return min(ratios) >= limits.warn if ratios else None
 
 
 def grouped(

@@ -30,5 +30,6 @@ def pair_culprits(
         if set(slow) == taking:  # all of them cannot be slower than the others: it lies between them
             slow = {}
         found += grouped(result, first, scope, slow)
-        found += slow_links(first, second, scope, out | set(slow), limits, place)
+        slow_at = {r: c.value for r, c in slow.items()}
+        found += slow_links(first, second, scope, out, limits, place, slow_at)
     return tuple(found)

@@ -96,3 +96,17 @@ def test_hosts_of_one_name_do_not_confuse() -> None:
     result = Bench(world=4, nodes=2).measured()
     merged: ProbeResult = replace(result, ranks=tuple(replace(r, host="same") for r in result.ranks))
     assert conclude(merged).culprits == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_link_far_below_its_slow_rank_is_a_second_fault(seed: int) -> None:
+    found = culprits(Bench(world=4, seed=seed).slow_rank(3, 2.6).slow_link(1, 3, 40.0))
+    assert {c.kind for c in found} == {TRANSFER, LINK}
+    assert [(c.source, c.target) for c in found if c.kind == LINK] == [(1, 3)]
+    assert [c.ranks for c in found if c.kind == TRANSFER] == [(3,)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_slow_rank_explains_links_of_its_rate(seed: int) -> None:
+    found = culprits(Bench(world=6, seed=seed, noise=0.25, spikes=0.3).slow_rank(3, 6.0))
+    assert [(c.kind, c.ranks) for c in found] == [(TRANSFER, (3,))]
