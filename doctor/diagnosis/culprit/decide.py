@@ -24,6 +24,8 @@ SYMPTOMS = (
 INDEPENDENT = 85
 """Score from which a second cause is told apart from the first."""
 SURE = 80
+REASON = 60
+"""Score from which a rank's own error explains that it never came to a collective."""
 MAX_CONCLUSIONS = 6
 RECORD = (
     "the output of every rank: torchrun --log-dir DIR --redirects 3 --tee 3",
@@ -76,7 +78,7 @@ def _attempt(view: View) -> list[Conclusion]:
     if not everything:
         return [c for c in (_cannot_tell(view), _sockets(view)) if c is not None][:1]
     ordered = sorted(everything, key=lambda c: (-c.score, c.order))
-    ordered = _earliest_first(ordered)
+    ordered = _reason_first(view, _earliest_first(ordered))
     best = ordered[0]
     first = _supported(view, best, ordered)
     if first.confidence == "low" and not first.title.lower().startswith("cannot tell"):
@@ -91,6 +93,19 @@ def _attempt(view: View) -> list[Conclusion]:
         if _independent(view, best, other):
             kept.append(other.conclusion)
     return kept
+
+
+def _reason_first(view: View, ordered: list[Candidate]) -> list[Candidate]:
+    """That a rank never entered a collective says where it was missed; an error of its own says why."""
+    culprits = set(ordered[0].conclusion.culprits)
+    missed = any(r.kind == "missing" and set(r.ranks) == culprits for r in view.incident.recorder)
+    if ordered[0].own or ordered[0].conclusion.code != codes.RECORDER or not missed:
+        return ordered
+    for reason in ordered[1:]:
+        named = set(reason.conclusion.culprits)
+        if reason.own and named and named <= culprits and reason.score >= REASON:
+            return [reason, *(c for c in ordered if c is not reason)]
+    return ordered
 
 
 def _earliest_first(ordered: list[Candidate]) -> list[Candidate]:
