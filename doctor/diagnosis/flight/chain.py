@@ -89,7 +89,9 @@ def _explained_by(job: Job, trouble: Trouble, troubles: Sequence[Trouble]) -> fr
     found = []
     for rank in suspects:
         index = _entry(job, trouble, rank)
-        found.append(None if index is None else _blocking(job, rank, trouble, troubles, index))
+        # Sends and receives are often posted together: those of one batch end together too.
+        before = None if trouble.pair is not None else index
+        found.append(None if index is None else _blocking(job, rank, trouble, troubles, before))
     return frozenset(f for f in found if f is not None)
 
 
@@ -106,7 +108,7 @@ def _blocking(
     """The other trouble in which a rank waits longest; `before` limits it to entries before that one."""
     best: tuple[int, int] | None = None
     for number, other in enumerate(troubles):
-        if other is trouble or rank not in other.waiting or other.kind == IN_FLIGHT or other.passed:
+        if other is trouble or not _held(other, rank) or other.kind == IN_FLIGHT or other.passed:
             continue
         index = _entry(job, other, rank)
         if index is None or (before is not None and index >= before):
@@ -114,6 +116,11 @@ def _blocking(
         if best is None or index < best[0]:
             best = (index, number)
     return None if best is None else best[1]
+
+
+def _held(trouble: Trouble, rank: int) -> bool:
+    """Whether a rank is inside the operation that does not end; in a mismatch the odd ranks are too."""
+    return rank in trouble.waiting or (trouble.divergence is not None and rank in trouble.at_fault)
 
 
 def _entry(job: Job, trouble: Trouble, rank: int) -> int | None:

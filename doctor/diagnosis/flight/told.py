@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fsdp_doctor.diagnosis.flight.wording import ranks_words, user_frame
+from fsdp_doctor.diagnosis.flight.sites import place
+from fsdp_doctor.diagnosis.flight.wording import ranks_words
 from fsdp_doctor.subjects import incident
 from fsdp_doctor.subjects.flight import (
     CROSSED,
@@ -146,16 +147,11 @@ def rank_states(verdict: FlightVerdict) -> tuple[incident.RankState, ...]:
                 rank,
                 state,
                 last.created or None,
-                _where(last.site),
+                place(last.site),
                 collective=f"{last.operation} #{last.sequence} of group {last.group} ({last.state})",
             )
         )
     return tuple(states)
-
-
-def _where(site: CallSite) -> str:
-    frame = user_frame(site)
-    return "" if frame is None else f"{frame.function} ({frame.file}:{frame.line})"
 
 
 def _frames(site: CallSite) -> tuple[incident.Frame, ...]:

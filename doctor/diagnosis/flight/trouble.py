@@ -9,6 +9,7 @@ from statistics import median
 from fsdp_doctor.diagnosis.flight.divergence import Divergence, diverge
 from fsdp_doctor.diagnosis.flight.history import Group, Job, has_start_times
 from fsdp_doctor.diagnosis.flight.operations import is_symmetric, size_key, type_key
+from fsdp_doctor.diagnosis.flight.sites import user_frame
 from fsdp_doctor.subjects.flight import (
     COMPLETED,
     IN_FLIGHT,
@@ -94,7 +95,7 @@ def _mismatch(job: Job, group: Group, divergence: Divergence) -> Trouble:
             states[rank] = job.dumps[rank].entries.state[index]
     first = operations[divergence.sides[0][0]]
     other = operations[divergence.sides[1][0]]
-    if first.name != other.name:
+    if first.name != other.name or _called_elsewhere(job, group, divergence):
         kind = OTHER_OPERATION
     elif size_key(first) != size_key(other):
         kind = OTHER_SIZE
@@ -110,6 +111,16 @@ def _mismatch(job: Job, group: Group, divergence: Divergence) -> Trouble:
         group, kind, sequence, divergence.odd, waiting, silent, _since(job, group, sequence), divergence,
         passed=passed, confidence=confidence,
     )  # fmt: skip
+
+
+def _called_elsewhere(job: Job, group: Group, divergence: Divergence) -> bool:
+    """Whether the sides called from different lines: then they differ in what they call, not in its size."""
+    frames = []
+    for side in divergence.sides[:2]:
+        index = group.histories[side[0]].at(divergence.sequence)
+        site = job.source.sites[job.dumps[side[0]].entries.site[index]] if index is not None else ()
+        frames.append(user_frame(site))
+    return None not in frames and frames[0] != frames[1]
 
 
 def _standing(job: Job, group: Group) -> Trouble | None:
@@ -248,8 +259,9 @@ def _ran_out(job: Job, group: Group, sequence: int, ranks: Collection[int]) -> b
         recorded, modified = group.recorded.get(rank), job.dumps[rank].modified
         if index is None or recorded is None or not recorded.timeout_ms or modified is None:
             return False
-        ages.append((modified - job.dumps[rank].entries.created[index] / 1e9) / (recorded.timeout_ms / 1000))
-    return bool(ages) and all(0.9 <= age <= 3.0 for age in ages)
+        age, timeout = modified - job.dumps[rank].entries.created[index] / 1e9, recorded.timeout_ms / 1000
+        ages.append(0.95 * timeout <= age <= 1.1 * timeout + 1.0)
+    return bool(ages) and all(ages)
 
 
 def _all_in(job: Job, group: Group, sequence: int, waiting: tuple[int, ...], since: int) -> Trouble:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fsdp_doctor.diagnosis.flight.chain import Cause
 from fsdp_doctor.diagnosis.flight.divergence import call_sites_part
 from fsdp_doctor.diagnosis.flight.history import Job
-from fsdp_doctor.diagnosis.flight.operations import describe
+from fsdp_doctor.diagnosis.flight.operations import describe, is_coalesced_end
+from fsdp_doctor.diagnosis.flight.sites import place
 from fsdp_doctor.diagnosis.flight.trouble import Trouble
 from fsdp_doctor.subjects.flight import (
     CROSSED,
@@ -22,7 +23,6 @@ from fsdp_doctor.subjects.flight import (
     OTHER_SIZE,
     UNDECIDED,
     UNMATCHED,
-    CallFrame,
     CallSite,
     FlightConclusion,
 )
@@ -31,7 +31,6 @@ SHOWN = 8
 EVIDENCE = 6
 FIRST = 5
 """Sequence numbers up to this one belong to the start of a job, before anything worked."""
-_INSIDE = ("/torch/", "\\torch\\", "/importlib/", "<frozen")
 _SAVING = ("save", "checkpoint", "state_dict")
 _EVALUATING = ("eval", "valid", "generate", "test_step")
 _LOADING = ("dataloader", "_next_data", "next_batch", "get_batch", "fetch", "collate")
@@ -45,17 +44,6 @@ def ranks_words(ranks: Sequence[int]) -> str:
         return f"ranks {ranks[0]}-{ranks[-1]}"
     more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
     return "ranks " + ", ".join(map(str, ranks[:SHOWN])) + more
-
-
-def user_frame(site: CallSite) -> CallFrame | None:
-    """The innermost frame outside of torch; the innermost at all where there is none."""
-    return next((f for f in site if not any(part in f.file for part in _INSIDE)), site[0] if site else None)
-
-
-def place(site: CallSite) -> str:
-    """Such as "train_step (train.py:118)"."""
-    frame = user_frame(site)
-    return "" if frame is None else f"{frame.function} ({frame.file}:{frame.line})"
 
 
 class Teller:
@@ -87,7 +75,7 @@ class Teller:
             fault_rank,
             wait_site,
             evidence,
-            tuple(self._consequence(t) for t in cause.consequences[:SHOWN]),
+            tuple(dict.fromkeys(map(self._consequence, cause.consequences)))[:SHOWN],
             advice,
         )
 
@@ -278,7 +266,21 @@ class Teller:
         if index is None:
             return "nothing"
         site = place(self._sites(rank, index))
-        return describe(self._job.operation(rank, index)) + (f" at {site}" if site else "")
+        return self._members(rank, index) + (f" at {site}" if site else "")
+
+    def _members(self, rank: int, index: int) -> str:
+        """The operation; of a coalesced group, what it holds."""
+        operation, entries = self._job.operation(rank, index), self._job.dumps[rank].entries
+        if not is_coalesced_end(operation):
+            return describe(operation)
+        first = index
+        while first and all(
+            column[first - 1] == column[index] for column in (entries.group, entries.sequence, entries.p2p)
+        ):
+            first -= 1
+        held = [describe(self._job.operation(rank, i)) for i in range(first, index)]
+        more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+        return f"{operation.name} ({'; '.join(held[:SHOWN])}{more})" if held else describe(operation)
 
     def _operation(self, trouble: Trouble, ranks: Sequence[int]) -> str:
         for rank in ranks:
@@ -367,5 +369,5 @@ class Teller:
         at = f"#{trouble.sequence} of group {trouble.group.label}"
         if trouble.pair is not None:
             at = f"{trouble.pair[0]}->{trouble.pair[1]} of group {trouble.group.label}"
-        who = ranks_words(trouble.waiting) if trouble.waiting else "nobody"
-        return f"{who} {'wait' if len(trouble.waiting) != 1 else 'waits'} in {at} because of it"
+        ranks = trouble.waiting or trouble.at_fault
+        return f"{ranks_words(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {at} because of it"
