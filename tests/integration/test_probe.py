@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from fsdp_doctor.probe.launch import ProbeError, Request, clean, self_launch
+from fsdp_doctor.probe.session import turned
 from fsdp_doctor.probe.verdicts import conclude
 from fsdp_doctor.subjects.fabric import COMPUTE, DIED, HUNG, LATE, MISSING, TRANSFER, Fabric
 from fsdp_doctor.subjects.probe import ProbeResult
-from tests.support.probing import paced_library, plan, probe, processes_of_probes
+from tests.support.probing import SABOTAGE, paced_library, plan, probe, processes_of_probes
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -126,6 +127,16 @@ def test_wrong_bytes_are_found_with_the_rank_that_sends_them() -> None:
     assert "element 1 is" in (found.mismatches[0].first_bad or "")
 
 
+def test_parts_in_the_wrong_place_are_found_with_devices_in_another_order() -> None:
+    variables = {**os.environ, "SABOTAGE": "permute:-1"}
+    asked = Request(plan(4, ops=("all_gather",)), 4, environment=variables, script=SABOTAGE)
+    result = self_launch(turned(asked))
+    found = conclude(result)
+    assert result.rotated and found.failures == () and [r.stage for r in result.ranks] == ["done"] * 4
+    assert all(m.slices == (0, 1, 2, 3) and m.receivers == (0, 1, 2, 3) for m in found.mismatches)
+    assert found.mismatches and "in the wrong place with reordered GPUs" in found.mismatches[0].pattern
+
+
 def test_a_rank_without_its_share_of_a_core_computes_slowly() -> None:
     found = conclude(probe(4, "starve:1:0.9", work_repeats=8, pair_bytes=()))
     assert named(found, COMPUTE) == {1}, found.culprits
@@ -162,8 +173,6 @@ def test_a_python_without_torch_is_said_in_one_line(tmp_path: Path) -> None:
 def test_the_deadline_holds_whatever_the_ranks_do() -> None:
     began = time.monotonic()
     variables = {**os.environ, "SABOTAGE": "sleep:0:1"}
-    from tests.support.probing import SABOTAGE
-
     request = Request(plan(2), 2, environment=variables, script=SABOTAGE, until=began + 6)
     result = self_launch(request)
     assert result.deadline_passed and time.monotonic() - began < 30

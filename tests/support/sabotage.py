@@ -83,6 +83,19 @@ if mine and kind == "corrupt":
         patterns.words(tensor)[1] ^= 1 << 9
 
     collectives.fill_coded = fill
+if kind == "permute":  # on all ranks, as an algorithm does that takes the order of the devices for the ranks'
+    gather = collectives.Case._all_gather
+
+    def permuted(case: Any) -> Callable[[], object]:
+        step = gather(case)
+
+        def turned() -> None:
+            step()
+            case._full.copy_(case._full.roll(case._part.numel()))
+
+        return turned
+
+    collectives.Case._all_gather = permuted
 if mine and kind == "lacks":
 
     def lacking(case: Any) -> None:
