@@ -229,7 +229,8 @@ def _sliced(question: Question) -> tuple[str, str]:
         held = question.saved.get(tensor.name)
         if held is not None and held.shape != tensor.shape:
             wanted = f"{tensor.name} of {size(tensor.shape)}"
-            return wanted, f"Size mismatch between saved {size(held.shape)} and current: "
+            both = f"saved {size(held.shape)} and current: {size(tensor.shape)}"
+            return wanted, f"Size mismatch between {both} for {question.key(tensor.name)}"
     return (
         "tensors of the parameters' own shapes",
         "Size mismatch between saved torch.Size([0]) and current: ",
@@ -273,14 +274,14 @@ def _wrapping(question: Question) -> Iterator[Obstacle]:
 # ------------------------------------------------------------------------------------------ DCP
 def _no_collectives(question: Question) -> Iterator[Obstacle]:
     saved, ranks = question.saved_on, question.ranks
-    dcp = question.index.dcp
-    held = len(dcp.metadata_files) if dcp is not None else 0
-    if saved is not None and 0 < held < saved:
+    held = question.index.dcp.metadata_files if question.index.dcp is not None else ()
+    gone = [f"__{rank}.metadata" for rank in range(saved or 0) if f"__{rank}.metadata" not in held]
+    if held and gone:
         yield question.obstacle(
             Cause.FILES_LOST,
             Effect.FAILS,
-            f"metadata of {held} ranks, and {saved} saved it: what the others' metadata places is not found",
-            f"__0.metadata to __{saved - 1}.metadata",
+            f"{some(gone)} missing: {saved} ranks saved it, each with metadata of its own parts",
+            f"__0.metadata to __{(saved or 1) - 1}.metadata",
             message="AssertionError: metadata is None; global metadata read failed",
             fix="Copy the metadata files that are missing from where it was saved",
         )

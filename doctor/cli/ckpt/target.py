@@ -23,7 +23,8 @@ JOB_LIMIT = 1 << 20
 """Bytes of a job file."""
 JOB_KEYS = (
     "world_size", "api", "load_api", "strategy", "model", "model_args", "wrap", "use_orig_params",
-    "optimizer", "param_groups", "model_only", "partial", "flat_optimizer", "weights_only", "scheduler", "primed", "root",
+    "optimizer", "param_groups", "model_only", "partial", "flat_optimizer", "weights_only", "scheduler",
+    "primed", "root",
 )  # fmt: skip
 
 
