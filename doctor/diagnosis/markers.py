@@ -17,6 +17,7 @@ STACK = "_stack"
 MEMORY_STACK = "_faulthandler"
 DONE = "_done"
 ACCOUNT = "_account"
+TRACEBACK = "_traceback"
 
 
 def _m(code: str, literals: tuple[str, ...], pattern: str, sample: str, gate: str | None = None) -> Signature:
@@ -63,6 +64,12 @@ MARKERS: tuple[Signature, ...] = (
         ('File "',),
         r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+), in (?P<fn>\S.*)$',
         '  File "/job/train.py", line 142, in main',
+    ),
+    _m(
+        TRACEBACK,
+        ("Traceback (most recent call last)",),
+        r"Traceback \(most recent call last\)",
+        "Traceback (most recent call last):",
     ),
     _m(
         STACK,

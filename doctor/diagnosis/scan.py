@@ -30,8 +30,8 @@ LONGEST = 32 << 10
 """Bytes of a line that are read around a place; a longer line is not read as a whole."""
 WHOLE = 1 << 20
 """A part up to this size is looked at line by line; a larger one in samples."""
-SAMPLE = 12 << 10
-SAMPLES = 6
+SAMPLE = 6 << 10
+SAMPLES = 3
 TEXT = 600
 KEEP_EACH = 40
 """Hits of one signature and one writer that are kept; more are counted."""
@@ -51,10 +51,12 @@ TIME_KEYS = ("time", "ts", "timestamp", "asctime", "@timestamp", "datetime")
 RANK_KEYS = ("rank", "global_rank", "RANK")
 HOST_KEYS = ("host", "hostname", "node", "pod", "pod_name")
 GENERIC = "LOG298"
-TRACEBACK = "LOG299"
 TABLE = "LOG204"
 RESTART = "LOG218"
-SAME_LINE = frozenset(("LOG101", "LOG102", "LOG103", "LOG115"))
+AGENT = "LOG201"
+NEVER_ENOUGH = frozenset((RESTART, TABLE, AGENT))
+TOKEN = re.compile(rb"\[(?:rank|default|Rank )\d+\]")
+"""A beginning of a line that is worth remembering with the writer it stood for."""
 
 
 class Scanner:
@@ -74,6 +76,7 @@ class Scanner:
         self._kept: dict[tuple[str, Key], list[Found]] = {}
         self._counts: dict[tuple[str, Key], int] = {}
         self._marks: dict[tuple[str, Key], int] = {}
+        self._tokens: dict[bytes, Key | None] = {}
         self._skip: set[int] = set()
         self._forced: dict[int, tuple[Line, tuple[Frame, ...]]] = {}
 
@@ -89,6 +92,8 @@ class Scanner:
     def finish(self) -> SourceScan:
         """Look at what is left, and give all."""
         self._look(final=True)
+        for (code, key), kept in self._kept.items():
+            kept[0].count = max(self._counts.get((code, key), 0) - len(kept) + 1, 1)
         self.scan.lines = self._number
         return self.scan
 
@@ -184,6 +189,9 @@ class Scanner:
         self._flush_forced(at)
         if at in self._skip:
             return
+        token = TOKEN.match(self._window, at)
+        if token is not None and self._enough(token[0], gates):
+            return
         raw = self._window[at:stop].decode("utf-8", "replace")
         number = self._count_to(at) + 1
         pieces = _pieces(raw)
@@ -193,7 +201,25 @@ class Scanner:
                 continue
             line = Line(at, number, piece, self._strip(piece))
             frames = self._forced.pop(at)[1] if at in self._forced else ()
+            if token is not None:
+                key = _key(line.prefix, self.scan)
+                if self._tokens.setdefault(token[0], key) != key:
+                    self._tokens[token[0]] = None
             self._piece(line, stop, signatures, frames)
+
+    def _enough(self, token: bytes, gates: set[int]) -> bool:
+        """Whether a writer has long had enough of every signature that these gates lead to: then it is counted
+        without a look at the line, which is what makes a log of nothing but complaints bearable."""
+        key = self._tokens.get(token)
+        if key is None:
+            return False
+        counts = self._counts
+        codes = [s.code for g in gates for s in self._matcher.gates[g]]
+        if any(c in NEVER_ENOUGH or counts.get((c, key), 0) < KEEP_EACH for c in codes):
+            return False
+        for code in codes:
+            counts[code, key] += 1
+        return True
 
     def _piece(self, line: Line, stop: int, signatures: list[Signature], frames: tuple[Frame, ...]) -> None:
         key = _key(line.prefix, self.scan)
@@ -205,7 +231,7 @@ class Scanner:
                 later.append(signature)
                 continue
             count = self._counts.get((signature.code, key), 0)
-            if count >= KEEP_EACH and signature.code not in (RESTART, TABLE):
+            if count >= KEEP_EACH and signature.code not in NEVER_ENOUGH:
                 if signature.code[0] != "_":
                     known = True
                 self._again(signature, key, line, count)
@@ -217,7 +243,7 @@ class Scanner:
             )
             if found is None:
                 continue
-            known = known or (signature.code[0] != "_" and signature.code != TRACEBACK)
+            known = known or signature.code[0] != "_"
             self._counts[signature.code, key] = count + 1
             self._met(signature, found, line, stop, key, frames)
         if not known:
@@ -236,7 +262,6 @@ class Scanner:
         self._counts[signature.code, key] = count + 1
         kept = self._kept.get((signature.code, key))
         if kept:
-            kept[0].count += 1
             kept[0].last_time = line.prefix.time or kept[0].last_time
 
     def _met(
@@ -250,6 +275,9 @@ class Scanner:
     ) -> None:
         code = signature.code
         fields = {k: v[:300] for k, v in found.groupdict().items() if v is not None}
+        if code == markers.TRACEBACK:
+            self._traceback(line, stop)
+            return
         if code[0] == "_":
             self._mark(code, fields, line, stop, key)
             return
@@ -257,9 +285,6 @@ class Scanner:
             self.scan.attempts += 1
         elif code == TABLE:
             self._table(line, stop)
-        elif code == TRACEBACK:
-            self._traceback(line, stop)
-            return
         if group := GROUP.search(line.raw):
             fields.setdefault("pg", group["name"] or group["guid"] or group["id"])
             fields.setdefault("pg_rank", group["rank"])

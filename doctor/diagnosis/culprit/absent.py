@@ -169,7 +169,8 @@ def _silent(view: View) -> Candidate | None:
         and (h.kind in (ROOT, LIKELY, VICTIM))
         and h.code not in ("LOG202", "LOG205")
     )
-    missing = view.expected - spoke - waiting
+    failed = frozenset(e.rank for e in view.failed_exits if e.rank is not None and not _escalated(view, e))
+    missing = view.expected - spoke - waiting - failed
     if not missing or len(waiting) < max(1, len(view.expected - missing) / 2):
         return None
     seen = frozenset(r for r in missing if r in view.ranks)
@@ -357,7 +358,7 @@ def _key(view: View) -> Candidate | None:
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
         attempt=view.attempt,
     )
-    return Candidate(67, conclusion, hits[0].order, frozenset((rank,)))
+    return Candidate(79, conclusion, hits[0].order, frozenset((rank,)))
 
 
 # pointers
@@ -382,7 +383,7 @@ def _unpublished(view: View) -> Candidate | None:
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, source))),
         attempt=view.attempt,
     )
-    return Candidate(66, conclusion, hits[0].order, frozenset((source,)))
+    return Candidate(78, conclusion, hits[0].order, frozenset((source,)))
 
 
 def _peer(view: View) -> Candidate | None:

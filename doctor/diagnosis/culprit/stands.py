@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
-from fsdp_doctor.subjects.incident import Frame, Proof, RecorderConclusion, ThreadStack
+from fsdp_doctor.subjects.incident import Conclusion, Frame, Proof, RecorderConclusion, ThreadStack
 from fsdp_doctor.tables import log_conclusions as codes
 
 COLLECTIVE = re.compile(
@@ -59,10 +59,20 @@ def _odd(view: View) -> Candidate | None:
     return Candidate(81, conclusion, 0, odd)
 
 
+def _told(view: View, said: RecorderConclusion, told: Conclusion, score: int) -> Candidate:
+    """A conclusion of the recorder's own, with its proofs and fix."""
+    conclusion = replace(told, attempt=view.attempt)
+    if said.ranks and phases.of_frames(said.frames) == phases.SAVE:
+        conclusion = replace(conclusion, row="save")
+    return Candidate(40 if told.confidence == "low" else score, conclusion, 0, frozenset(said.ranks))
+
+
 def _recorded(view: View, said: RecorderConclusion) -> Candidate | None:
     score = RECORDER_SCORE.get(said.kind)
     if score is None:
         return None
+    if said.conclusion is not None:
+        return _told(view, said, said.conclusion, score)
     code = RECORDER_CODES.get(said.kind, codes.RECORDER)
     own = phases.own_frame(said.frames)
     why = codes.CONCLUSIONS[code].why + (f" It stood in {phases.frame_words(own)}." if own else "")

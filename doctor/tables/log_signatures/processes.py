@@ -457,16 +457,4 @@ PROCESSES: tuple[Signature, ...] = (
         sources="CPython",
         sample="ValueError: bad sample at index 17",
     ),
-    _s(
-        "LOG299",
-        C,
-        20,
-        "A traceback",
-        "Traceback (most recent call last)",
-        r"Traceback \(most recent call last\)",
-        why="The lines after it lead to the exception.",
-        fix="Read its last line",
-        sources="CPython",
-        sample="Traceback (most recent call last):",
-    ),
 )
