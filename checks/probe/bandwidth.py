@@ -112,8 +112,13 @@ def wrong_path(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     if fabric.detours:
         return
+    if probe.world_size < 2:
+        yield skip("one rank moves no bytes")
+        return
     used = probe.transports
-    if used is not None and (used.network or used.channels):
+    between = len({r.host for r in probe.ranks}) > 1
+    # Inside one node NCCL names a network too, of which it then uses nothing.
+    if used is not None and (used.channels or (used.network and between)):
         yield ok(f"NCCL uses {', '.join((*used.channels, *((used.network,) if used.network else ())))}")
     elif fabric.expectations and not fabric.unexpected:
         reached = _reached(fabric)
