@@ -44,13 +44,16 @@ from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.probe.forecast import Job
 from fsdp_doctor.ranks.context import Alone
 from fsdp_doctor.subjects.launch import Launch
+from fsdp_doctor.subjects.storage import Storage
 
 if TYPE_CHECKING:
+    from fsdp_doctor.cli.ckpt.preflight import Resumed
     from fsdp_doctor.cli.joining import Joined
     from fsdp_doctor.cli.short_probe import Probed
 
 BUDGET = {Profile.QUICK: 10.0, Profile.STANDARD: 60.0, Profile.DEEP: 600.0}
 """Seconds of a whole command on a live machine where no deadline is given."""
+CHECKPOINTS = "CKP"
 RECORDING_BUDGET = 600.0
 RESERVE = 1.5
 """Seconds at most that are kept of the budget for ending late children and for judging."""
@@ -128,7 +131,7 @@ def command(settings: Settings, **own: object) -> int:
     request = _request(settings, own)
     where = Alone("a recording") if request.recording else place(request.joining, bool(request.words))
     if isinstance(where, Alone):
-        found = judged(request, settings, began)
+        found = _resuming(judged(request, settings, began), request, settings, began)
         if request.recording is None and request.profile is not Profile.QUICK and not where.wanted:
             found = _probed(found, request, settings, began)
         if where.wanted:
@@ -147,6 +150,7 @@ def command(settings: Settings, **own: object) -> int:
         found = judged(request, settings, began, joined)
         if not joined.leads:
             return joined.follow(found.judgement, found.unjudged)
+        found = _resuming(found, request, settings, began, where.world_size)
         more = joined.gather(found.judgement, found.work)
         found = replace(_noting(found, *joined.notes), unjudged=(*found.unjudged, *more))
         found = replace(found, subjects=replace(found.subjects, expected=tuple(range(where.world_size))))
@@ -170,6 +174,30 @@ def _probed(found: Judged, request: Request, settings: Settings, began: float) -
         request.job,
     )
     return replace(found, probed=probed, unjudged=(*found.unjudged, *probed.unjudged))
+
+
+def _resuming(
+    found: Judged, request: Request, settings: Settings, began: float, ranks: int | None = None
+) -> Judged:
+    """What was found, and whether the checkpoint in --ckpt loads on the ranks of the job."""
+    if request.recording is not None or request.ckpt is None:
+        return found
+    if not any(c.family == CHECKPOINTS for c in found.checks):
+        return found
+    from fsdp_doctor.cli.ckpt.preflight import resumed
+    from fsdp_doctor.cli.ckpt.target import launched
+
+    world, source = ranks, "this job"
+    if world is None and found.launch is not None:
+        world, source = launched(found.launch), "the launch command"
+    if world is None and request.nproc is not None:
+        world, source = request.nproc * (request.nodes or 1), "--nproc and --nodes"
+    budget = settings.deadline or BUDGET[request.profile]
+    until = began + budget - min(MARGIN, budget / 2)
+    held = resumed(request.ckpt, world, source, found.judgement.facts, settings, until)
+    if held is None:
+        return found
+    return replace(_noting(found, *held.notes), resumed=held, unjudged=(*found.unjudged, *held.unjudged))
 
 
 def _noting(found: Judged, *notes: str) -> Judged:
@@ -226,6 +254,7 @@ class Judged:
     work: Work
     unjudged: tuple[str, ...]
     probed: Probed | None = None
+    resumed: Resumed | None = None
 
 
 def judged(request: Request, settings: Settings, began: float, joined: Joined | None = None) -> Judged:
@@ -243,6 +272,7 @@ def judged(request: Request, settings: Settings, began: float, joined: Joined | 
             kinds = {k for c in checks for k in (*c.needs, *c.uses)}
             probing = request.profile is not Profile.QUICK and _probes(settings)
             also = PROBE_FACTS if probing and joined is None else ()
+            also = (*also, Storage) if request.ckpt is not None else also
             kinds.update(also)
             if joined is not None and any(is_jobwide(c) for c in checks):
                 kinds.update(DIGEST_KINDS)
@@ -271,6 +301,10 @@ def report(request: Request, settings: Settings, began: float, found: Judged, st
         families = {r.code[:3] for r in found.probed.results}
         results = (*(r for r in results if r.code[:3] not in families), *found.probed.results)
         data["probe"] = found.probed.data
+    if found.resumed is not None and found.resumed.results:
+        others = (r for r in results if r.code not in {h.code for h in found.resumed.results})
+        results = (*others, *found.resumed.results)
+        data["ckpt"] = found.resumed.data
     if request.fix:
         data["fixes"] = carry_out(plan(results), request.yes)
     return Report(

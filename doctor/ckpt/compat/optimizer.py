@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 
 from fsdp_doctor.ckpt.compat.question import DCP, FSDP1, PER_RANK, WHOLE, Question, missing, size, some
@@ -110,7 +110,7 @@ def _slices(question: Question) -> Iterator[Obstacle]:
 
 
 # ------------------------------------------------------------------------------------------ keys
-def _keys(question: Question) -> Iterator[Obstacle]:
+def _keys(question: Question) -> Generator[Obstacle, None, bool]:
     """Names against integers. Returns whether anything further can be judged."""
     by_id = question.index.optimizer.keying is Keying.PARAM_ID
     named = question.load_api is LoadApi.STATE_DICT

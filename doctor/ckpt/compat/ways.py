@@ -12,7 +12,7 @@ FSDP = (Api.FSDP2, Api.FSDP1_MESH, Api.FSDP1)
 
 def ways(index: CheckpointIndex, target: LoadTarget) -> tuple[Way, ...]:
     """(API, load API) pairs, the most usual first."""
-    apis = FSDP if target.api is None else (target.api,)
+    apis: tuple[Api, ...] = FSDP if target.api is None else (target.api,)
     if target.load_api is not None:
         return tuple((a, target.load_api) for a in apis)
     load = natural(index)
