@@ -28,7 +28,7 @@ SHOWN = 8
 RECORD = "fsdp-doctor run -- COMMAND sets the recorder's variables"
 
 
-@check("LOG900", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG900", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank never entered a collective that the others wait in.
 
@@ -42,7 +42,7 @@ def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG900")
 
 
-@check("LOG901", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG901", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def other_operation(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks called different collectives at the same point.
 
@@ -56,7 +56,7 @@ def other_operation(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG901")
 
 
-@check("LOG902", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG902", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def other_size(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks called a collective with different sizes.
 
@@ -68,7 +68,7 @@ def other_size(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG902")
 
 
-@check("LOG903", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG903", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def other_type(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks called a collective with different types.
 
@@ -80,7 +80,7 @@ def other_type(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG903")
 
 
-@check("LOG904", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG904", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def stalled(facts: Facts, options: Options) -> Iterator[Finding]:
     """All ranks entered a collective and nobody finished it.
 
@@ -92,7 +92,7 @@ def stalled(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG904")
 
 
-@check("LOG905", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG905", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def not_finished(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank's GPU did not start or finish a collective that the others ran.
 
@@ -104,7 +104,7 @@ def not_finished(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG905")
 
 
-@check("LOG906", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG906", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def no_dump(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank that the others wait for left no dump.
 
@@ -116,7 +116,7 @@ def no_dump(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG906")
 
 
-@check("LOG907", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG907", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def crossed(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks take process groups in different order and wait for each other.
 
@@ -128,7 +128,7 @@ def crossed(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG907")
 
 
-@check("LOG908", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG908", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def late(facts: Facts, options: Options) -> Iterator[Finding]:
     """A rank came to a collective after the others' time-out.
 
@@ -140,7 +140,7 @@ def late(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG908")
 
 
-@check("LOG909", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG909", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def unmatched(facts: Facts, options: Options) -> Iterator[Finding]:
     """A send has no receive, or the reverse.
 
@@ -152,7 +152,7 @@ def unmatched(facts: Facts, options: Options) -> Iterator[Finding]:
     yield from _findings(facts, "LOG909")
 
 
-@check("LOG910", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("flight",))
+@check("LOG910", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
 def undecided(facts: Facts, options: Options) -> Iterator[Finding]:
     """The dumps do not tell who is at fault.
 
@@ -172,7 +172,7 @@ def undecided(facts: Facts, options: Options) -> Iterator[Finding]:
         )
 
 
-@check("LOG911", None, needs=(FlightVerdict,), tags=("flight",))
+@check("LOG911", None, needs=(FlightVerdict,), tags=("logs", "flight"))
 def unread(facts: Facts, options: Options) -> Iterator[Finding]:
     """A dump is cut, damaged, refused or not of this run.
 
@@ -212,7 +212,7 @@ def unread(facts: Facts, options: Options) -> Iterator[Finding]:
         )
 
 
-@check("LOG912", Row.START, needs=(FlightVerdict,), tags=("flight",))
+@check("LOG912", Row.START, needs=(FlightVerdict,), tags=("logs", "flight"))
 def versions_differ(facts: Facts, options: Options) -> Iterator[Finding]:
     """Ranks' recorders are of different versions.
 
@@ -239,7 +239,7 @@ def versions_differ(facts: Facts, options: Options) -> Iterator[Finding]:
             )
 
 
-@check("LOG913", Row.NCCL, needs=(FlightVerdict,), tags=("flight",))
+@check("LOG913", Row.NCCL, needs=(FlightVerdict,), tags=("logs", "flight"))
 def ring_overwritten(facts: Facts, options: Options) -> Iterator[Finding]:
     """The recorder's ring has overwritten its beginning.
 

@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +28,11 @@ from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fact import Facts, Known
-from fsdp_doctor.subjects.incident import Diagnosis, Incident, RecorderConclusion
+from fsdp_doctor.subjects.flight import FlightVerdict
+from fsdp_doctor.subjects.incident import Diagnosis, Incident
+
+if TYPE_CHECKING:
+    from fsdp_doctor.diagnosis.session import Read
 
 TAG = "logs"
 ENDING_SECONDS = 1.0
@@ -86,18 +92,20 @@ def command(
 def diagnosed(paths: Sequence[str], settings: Settings, began: float) -> Report:
     """Read everything, draw the conclusions, and judge them by the LOG checks."""
     from fsdp_doctor.diagnosis.culprit.decide import conclude
-    from fsdp_doctor.diagnosis.session import incident, read
+    from fsdp_doctor.diagnosis.session import read
 
     started = now()
     until = None if settings.deadline is None else began + max(settings.deadline - ENDING_SECONDS, 0.1)
     with _shown() as show:
         found = read(paths, until=until, progress=show)
-        recorder = _recorder(found.dumps, until, show)
-    evidence = incident(found, recorder)
+        verdict = _recorder(found.dumps, until, show)
+    evidence = _evidence(found, verdict)
     diagnosis = conclude(evidence)
+    if verdict is not None:
+        diagnosis = _with_recorded_ranks(diagnosis, verdict)
     return Report(
         command="diagnose",
-        results=judged(evidence, diagnosis, settings),
+        results=judged(evidence, diagnosis, settings, verdict),
         tool=tool(),
         started=started,
         seconds=time.monotonic() - began,
@@ -107,28 +115,64 @@ def diagnosed(paths: Sequence[str], settings: Settings, began: float) -> Report:
     )
 
 
-def judged(evidence: Incident, diagnosis: Diagnosis, settings: Settings) -> tuple[Result, ...]:
-    """What the selected LOG checks say."""
+def judged(
+    evidence: Incident, diagnosis: Diagnosis, settings: Settings, verdict: FlightVerdict | None = None
+) -> tuple[Result, ...]:
+    """What the selected LOG checks say; those of dumps only where there were any."""
     wanted = chosen(settings)
     checks = [c for c in registry().checks if TAG in c.tags and wanted.includes(c.code)]
-    facts = Facts({Incident: Known(evidence, "the logs"), Diagnosis: Known(diagnosis, "the logs")})
+    known: dict[type[object], Known[object]] = {
+        Incident: Known(evidence, "the logs"),
+        Diagnosis: Known(diagnosis, "the logs"),
+    }
+    if verdict is None:
+        checks = [c for c in checks if FlightVerdict not in c.needs]
+    else:
+        known[FlightVerdict] = Known(verdict, "the dumps")
+    facts = Facts(known)
     today = datetime.now(timezone.utc).date()
     return suppress(run_checks(checks, facts, Options()), known_suppressions(settings), today)
 
 
-def _recorder(
-    dumps: Sequence[str], until: float | None, show: Callable[[str], None]
-) -> tuple[RecorderConclusion, ...]:
-    """What the Flight Recorder's dumps say."""
+def _recorder(dumps: Sequence[str], until: float | None, show: Callable[[str], None]) -> FlightVerdict | None:
+    """What the Flight Recorder's dumps say; None where there are none."""
     if not dumps:
-        return ()
-    from fsdp_doctor.diagnosis.flight.reading import read as read_dumps
-    from fsdp_doctor.diagnosis.flight.told import recorder_conclusions
-    from fsdp_doctor.diagnosis.flight.verdict import judge
+        return None
+    from fsdp_doctor.diagnosis import flight
 
     show(f"{len(dumps)} dumps of the Flight Recorder")
     left = RECORDER_SECONDS if until is None else max(until - time.monotonic(), 1.0)
-    return recorder_conclusions(judge(read_dumps(tuple(dumps), deadline=left)))
+    return flight.judge(flight.read(tuple(dumps), deadline=left))
+
+
+def _evidence(found: Read, verdict: FlightVerdict | None) -> Incident:
+    """The incident: logs, and dumps with the ranks that they name."""
+    from fsdp_doctor.diagnosis.session import incident
+
+    if verdict is None:
+        return incident(found)
+    from fsdp_doctor.diagnosis import flight
+
+    logs = incident(found, flight.recorder_conclusions(verdict))
+    job = logs.job
+    if job.world_size is None and verdict.world:
+        job = replace(job, world_size=len(verdict.world), basis="the members of the recorded process groups")
+    return replace(logs, job=job, inputs=(*logs.inputs, *flight.inputs(verdict)))
+
+
+def _with_recorded_ranks(diagnosis: Diagnosis, verdict: FlightVerdict) -> Diagnosis:
+    """Where the recorders stood, for ranks of which the logs know less."""
+    from fsdp_doctor.diagnosis import flight
+
+    recorded = {r.rank: r for r in flight.rank_states(verdict)}
+    known = {r.rank for r in diagnosis.ranks if r.last_line or r.first_error or r.exit is not None}
+    kept = [
+        replace(r, collective=r.collective or recorded[r.rank].collective) if r.rank in recorded else r
+        for r in diagnosis.ranks
+        if r.rank in known or r.rank not in recorded
+    ]
+    more = [r for n, r in recorded.items() if n not in known]
+    return replace(diagnosis, ranks=tuple(sorted((*kept, *more), key=lambda r: r.rank)))
 
 
 def _unjudged(evidence: Incident, diagnosis: Diagnosis) -> Iterator[str]:

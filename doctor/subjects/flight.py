@@ -140,6 +140,7 @@ class FlightDump:
     """Number of the first entry that the ring still holds: more than 0 where older ones are lost."""
     library: str = ""
     """The communication library's version."""
+    bytes: int = 0
     modified: float | None = None
     """When the file was written last, seconds since the epoch."""
     cut: str = ""
@@ -221,6 +222,17 @@ class RecordedRank:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpFile:
+    """A dump that was read."""
+
+    path: str
+    rank: int
+    bytes: int
+    entries: int
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FlightVerdict:
     """What the dumps amount to, the cause first."""
 
@@ -236,5 +248,6 @@ class FlightVerdict:
     unread: tuple[Unread, ...] = ()
     notes: tuple[str, ...] = ()
     entries: int = 0
+    files: tuple[DumpFile, ...] = ()
     wrapped: tuple[int, ...] = ()
     """Ranks whose ring has overwritten its oldest entries."""

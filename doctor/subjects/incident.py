@@ -153,6 +153,8 @@ class RecorderConclusion:
     """Where in the program the ranks at fault, else the others, stood."""
     silent: tuple[int, ...] = ()
     """Members without a dump."""
+    conclusion: Conclusion | None = None
+    """The same as a conclusion, with its code, proofs and fix; None where nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

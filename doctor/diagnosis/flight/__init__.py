@@ -6,11 +6,12 @@ the rest of a diagnosis speaks; `looks_like_dump` tells a dump by its name and f
 
 from fsdp_doctor.diagnosis.flight.names import looks_like_dump, rank_of
 from fsdp_doctor.diagnosis.flight.reading import read
-from fsdp_doctor.diagnosis.flight.told import conclusions, rank_states, recorder_conclusions
+from fsdp_doctor.diagnosis.flight.told import conclusions, inputs, rank_states, recorder_conclusions
 from fsdp_doctor.diagnosis.flight.verdict import judge
 
 __all__ = [
     "conclusions",
+    "inputs",
     "judge",
     "looks_like_dump",
     "rank_of",

@@ -168,6 +168,7 @@ class Tables:
             Entries(**columns),
             int(str(answer["first_record"])),
             str(answer["library"]),
+            _size(path),
             _modified(path),
             cut,
         )

@@ -71,6 +71,7 @@ def recorder_conclusions(verdict: FlightVerdict) -> tuple[incident.RecorderConcl
             tuple(incident.Origin(file, rank=rank) for file, rank, _ in c.evidence),
             _frames(c.site),
             c.silent,
+            _conclusion(c) if c.kind in CAUSES else None,
         )
         for c in verdict.conclusions
     )
@@ -121,12 +122,20 @@ def title(c: FlightConclusion) -> str:
         if c.group
         else "cannot tell: nothing was recorded",
     }
-    return texts.get(c.kind, c.words)[: 2 * SHORT]
+    text = texts.get(c.kind, c.words)[: 2 * SHORT]
+    return text[:1].upper() + text[1:] if c.kind != UNDECIDED else text
 
 
 def sentence(words: str) -> str:
     """With a capital and a full stop."""
     return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".") if words else ""
+
+
+def inputs(verdict: FlightVerdict) -> tuple[incident.Input, ...]:
+    """The files that were read as dumps, and those that could not be."""
+    read = [incident.Input(d.path, "flight recorder", d.bytes, d.entries, d.cut) for d in verdict.files]
+    unread = [incident.Input(u.path, "unread", problem=u.problem) for u in verdict.unread]
+    return (*read, *unread)
 
 
 def rank_states(verdict: FlightVerdict) -> tuple[incident.RankState, ...]:
@@ -147,8 +156,8 @@ def rank_states(verdict: FlightVerdict) -> tuple[incident.RankState, ...]:
                 rank,
                 state,
                 last.created or None,
-                place(last.site),
-                collective=f"{last.operation} #{last.sequence} of group {last.group} ({last.state})",
+                collective=f"{last.operation} #{last.sequence} of group {last.group} ({last.state})"
+                + (f" at {where}" if (where := place(last.site)) else ""),
             )
         )
     return tuple(states)

@@ -95,10 +95,10 @@ def _mismatch(job: Job, group: Group, divergence: Divergence) -> Trouble:
             states[rank] = job.dumps[rank].entries.state[index]
     first = operations[divergence.sides[0][0]]
     other = operations[divergence.sides[1][0]]
-    if first.name != other.name or _called_elsewhere(job, group, divergence):
+    if first.name != other.name:
         kind = OTHER_OPERATION
     elif size_key(first) != size_key(other):
-        kind = OTHER_SIZE
+        kind = OTHER_OPERATION if _called_elsewhere(job, group, divergence) else OTHER_SIZE
     elif type_key(first) != type_key(other):
         kind = OTHER_DTYPE
     else:  # members of a coalesced group

@@ -16,6 +16,7 @@ from fsdp_doctor.subjects.flight import (
     RETIRED,
     STARTED,
     UNDECIDED,
+    DumpFile,
     FlightConclusion,
     FlightDumps,
     FlightVerdict,
@@ -44,6 +45,7 @@ def judge(dumps: FlightDumps) -> FlightVerdict:
         dumps.unread,
         dumps.notes,
         sum(len(d.entries) for d in job.dumps.values()),
+        tuple(DumpFile(d.path, r, d.bytes, len(d.entries), d.cut) for r, d in sorted(job.dumps.items())),
         tuple(r for r, d in sorted(job.dumps.items()) if d.first_record > 0),
     )
 
