@@ -19,7 +19,9 @@ def live_text(job: LiveJob, style: Style) -> str:
         members = [p for p in job.processes if (p.rank if p.rank is not None else p.pid) in group.members]
         stopped = " (stopped)" if any(p.state in ("T", "t") for p in members) else ""
         page.paragraph(
-            [(f"{ranks(group.members)}{stopped} ", "bold"), (does(group.place), "")], first="  ", hang=4
+            [(f"{ranks(group.members)}{stopped} ", "bold"), (does(group.place, len(members)), "")],
+            first="  ",
+            hang=4,
         )
     if len(job.groups) > SHOWN:
         page.paragraph([(f"… and {len(job.groups) - SHOWN} more places", "")])

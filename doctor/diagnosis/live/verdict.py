@@ -143,7 +143,7 @@ def _elsewhere(job: LiveJob, group: StackGroup, crowd: tuple[int, ...], wait: St
     helpers = "".join(f"; its worker {pid} {does(found)}" for pid, found in process.helpers[:2])
     return LiveConclusion(
         LOADING if place.kind == DATA or _loader_lock(process) else ELSEWHERE,
-        f"{ranks(members)} {does(place)} ({_activity(process)}){helpers}, while {ranks(crowd)} "
+        f"{ranks(members)} {does(place, len(members))} ({_activity(process)}){helpers}, while {ranks(crowd)} "
         f"{they(crowd, 'waits', 'wait')} in {where(wait.place)}",
         members,
         crowd,
@@ -191,7 +191,7 @@ def _nobody_waits(job: LiveJob, others: Sequence[StackGroup]) -> Iterator[LiveCo
     if loading and len(loading) == len(job.processes):
         yield LiveConclusion(
             LOADING,
-            f"all {len(loading)} ranks of this host {does(others[0].place).replace('loads', 'load', 1)}: "
+            f"all {len(loading)} ranks of this host {does(others[0].place, len(loading))}: "
             "the storage or the loader is what they wait for, not each other",
             (),
             loading,
@@ -200,7 +200,7 @@ def _nobody_waits(job: LiveJob, others: Sequence[StackGroup]) -> Iterator[LiveCo
         return
     yield LiveConclusion(
         WORKING,
-        "; ".join(f"{ranks(g.members)} {does(g.place)}" for g in others[:4])
+        "; ".join(f"{ranks(g.members)} {does(g.place, len(g.members))}" for g in others[:4])
         + (": no rank waits for another" if moving else ": no rank waits in a collective, and none moves"),
         confidence="medium",
     )
@@ -255,7 +255,7 @@ def _different_waits(job: LiveJob, waiting: Sequence[StackGroup]) -> LiveConclus
     smallest = min(waiting, key=lambda g: len(g.members))
     largest = waiting[0]
     tie = len(smallest.members) == len(largest.members)
-    words = "; ".join(f"{ranks(g.members)} {does(g.place)}" for g in waiting[:4])
+    words = "; ".join(f"{ranks(g.members)} {does(g.place, len(g.members))}" for g in waiting[:4])
     if tie:
         return LiveConclusion(
             ELSEWHERE,
@@ -267,7 +267,7 @@ def _different_waits(job: LiveJob, waiting: Sequence[StackGroup]) -> LiveConclus
         )
     return LiveConclusion(
         ELSEWHERE,
-        f"{ranks(smallest.members)} {does(smallest.place)}, while {ranks(largest.members)} "
+        f"{ranks(smallest.members)} {does(smallest.place, len(smallest.members))}, while {ranks(largest.members)} "
         f"{they(largest.members, 'waits', 'wait')} in {where(largest.place)}",
         smallest.members,
         tuple(sorted(m for g in waiting if g is not smallest for m in g.members)),

@@ -9,15 +9,15 @@ from fsdp_doctor.subjects.incident import Frame
 from fsdp_doctor.subjects.stacks import CODE, COLLECTIVE, COMPILE, DATA, GPU, LOCK, SAVE, UNSEEN, Place
 
 DOES = {
-    COLLECTIVE: "waits in",
-    GPU: "waits for its GPU in",
-    DATA: "loads data in",
-    SAVE: "saves in",
-    LOCK: "waits for another thread or process in",
-    COMPILE: "compiles in",
-    CODE: "is in",
-    UNSEEN: "cannot be seen",
+    COLLECTIVE: ("waits in", "wait in"),
+    GPU: ("waits for its GPU in", "wait for their GPUs in"),
+    DATA: ("loads data in", "load data in"),
+    SAVE: ("saves in", "save in"),
+    LOCK: ("waits for another thread or process in", "wait for another thread or process in"),
+    COMPILE: ("compiles in", "compile in"),
+    CODE: ("is in", "are in"),
 }
+"""What one process does at a place, and several."""
 
 
 def where(place: Place) -> str:
@@ -39,9 +39,11 @@ def frame(found: Frame | None) -> str:
     return f"{found.function} ({PurePath(found.file).name}{line})"
 
 
-def does(place: Place) -> str:
-    """What a process at a place does, with where."""
-    return f"{DOES[place.kind]} {where(place)}" if place.kind != UNSEEN else DOES[UNSEEN]
+def does(place: Place, count: int = 1) -> str:
+    """What so many processes at a place do, with where."""
+    if place.kind == UNSEEN:
+        return "cannot be seen"
+    return f"{DOES[place.kind][count > 1]} {where(place)}"
 
 
 def ranks(numbers: Sequence[int]) -> str:
