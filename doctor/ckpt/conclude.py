@@ -188,8 +188,9 @@ def _slices(draft: Draft, model: list[Tensor], flat: int) -> None:
     if draft.format not in PLAIN_DCP or not flat:
         return
     own = [t for t in model if not t.name.endswith("_flat_param")]
-    sliced = [t for t in own if len(t.shape) == 1 and len(t.chunks) <= 1]
-    if sliced and all(len(t.shape) == 1 for t in own):
+    # With flat parameters only buffers have names of their own, and these are whole.
+    sliced = [t for t in own if len(t.shape) == 1 and len(t.chunks) <= 1 and _parameter(t)]
+    if sliced and all(len(t.shape) == 1 for t in own if _parameter(t)):
         draft.problem(
             ProblemKind.LOCAL_SLICES,
             Harm.BROKEN,
@@ -197,6 +198,10 @@ def _slices(draft: Draft, model: list[Tensor], flat: int) -> None:
             f"({sliced[0].key} {list(sliced[0].shape)}), stored as if it were the whole: the rest is lost",
             tensors=[t.key for t in sliced],
         )
+
+
+def _parameter(tensor: Tensor) -> bool:
+    return tensor.name.endswith(("weight", "bias")) or 0 in tensor.shape
 
 
 def _torchtitan(draft: Draft, entries: list[Entry]) -> None:

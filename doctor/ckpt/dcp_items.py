@@ -83,9 +83,8 @@ def _value(draft: Draft, reader: Reader, entry: EntryDraft) -> None:
 def _steps(draft: Draft, reader: Reader, folder: str) -> None:
     """Steps that the optimizer's state holds: files of one save agree on them."""
     tried: dict[int, int] = {}
-    for tensor in draft.tensors.values():
-        if tensor.part != folder or not _is_step(tensor):
-            continue
+    steps = [t for t in draft.tensors.values() if t.part == folder and _is_step(t)]
+    for tensor in sorted(steps, key=lambda t: t.key.count(".")):  # the run's own before the optimizer's
         width = 2 * len(tensor.shape) + 4
         for at in range(0, len(tensor.place), width):
             file, start, length = tensor.place[at + width - 4 : at + width - 1]
