@@ -267,7 +267,8 @@ def _different_waits(job: LiveJob, waiting: Sequence[StackGroup]) -> LiveConclus
         )
     return LiveConclusion(
         ELSEWHERE,
-        f"{ranks(smallest.members)} {does(smallest.place, len(smallest.members))}, while {ranks(largest.members)} "
+        f"{ranks(smallest.members)} {does(smallest.place, len(smallest.members))}, "
+        f"while {ranks(largest.members)} "
         f"{they(largest.members, 'waits', 'wait')} in {where(largest.place)}",
         smallest.members,
         tuple(sorted(m for g in waiting if g is not smallest for m in g.members)),
