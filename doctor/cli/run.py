@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import click
 from fsdp_doctor.cli.common import SECONDS, Settings, common
 from fsdp_doctor.cli.discretion import discreet
 from fsdp_doctor.cli.live_text import live_text
-from fsdp_doctor.cli.output import complain, write_file
+from fsdp_doctor.cli.output import complain, wants_ascii, wants_colour, write_file
 from fsdp_doctor.cli.reporting import now
 from fsdp_doctor.cli.version import tool
 from fsdp_doctor.diagnosis.recording import evidence, release
@@ -41,6 +42,7 @@ from fsdp_doctor.diagnosis.recording.watch import Watch
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
 from fsdp_doctor.facts.redact import Redactor
 from fsdp_doctor.findings import Verdict
+from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.launch import Launch
 
 PATIENCE = 120.0
@@ -54,7 +56,8 @@ EVIDENCE = (CONSOLE, "logs", "flight", "nccl", "stacks", "kernel.log", "memory.e
 @click.command(
     "run",
     short_help="Run a job so that everything needed is there when it fails or hangs.",
-    context_settings={"ignore_unknown_options": False},
+    # What follows the first word is the command's, with or without `--`.
+    context_settings={"allow_interspersed_args": False},
 )
 @common("text")
 @click.option(
@@ -69,7 +72,7 @@ EVIDENCE = (CONSOLE, "logs", "flight", "nccl", "stacks", "kernel.log", "memory.e
 )
 @click.option("--stop-on-hang", is_flag=True, help="End a job that hangs once its stacks are taken.")
 @click.option("--no-hook", is_flag=True, help="Put nothing into the job's own Python processes.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[--] COMMAND...")
 def command(
     own: Settings,
     out: Path | None,
@@ -248,18 +251,28 @@ def _conclude(folder: Path, ended: Ended, watch: Watch, own: Settings) -> None:
 
         report = diagnosed(paths, replace(own, deadline=DIAGNOSIS_SECONDS), time.monotonic())
         report = discreet(report)
+        style = _style(own)
         write_file(folder / "diagnosis.json", as_json(report))
         sound = ended.status == 0 and not watch.hangs and report.verdict is Verdict.PASS
-        text = "" if sound else render(report, own.style(), table=True)
+        text = "" if sound else render(report, style, table=True)
         if watch.last is not None:
-            text = live_text(watch.last, own.style()) + text
+            text = live_text(watch.last, style) + text
     except Exception as error:
         _say(f"no diagnosis: {type(error).__name__}: {error}; try `fsdp-doctor diagnose {folder}`")
         return
     if own.output is not None:
         write_file(own.output, text)
     elif text:
-        complain(text, raw=True)
+        with suppress(OSError, ValueError):
+            click.echo(text, err=True, color=style.colour)
+
+
+def _style(own: Settings) -> Style:
+    """For standard error, where the report goes: standard output is the command's."""
+    if own.output is not None:
+        return own.style()
+    colour = wants_colour(sys.stderr, os.environ, own.no_color)
+    return replace(own.style(), colour=colour, ascii=wants_ascii(sys.stderr, os.environ))
 
 
 def _say(text: str) -> None:

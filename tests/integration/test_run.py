@@ -178,6 +178,13 @@ def test_a_program_that_a_rank_starts_is_no_rank(tmp_path: Path) -> None:
     assert done.status == 0 and not error.exists()
 
 
+def test_the_commands_options_are_its_own_without_dashes(tmp_path: Path) -> None:
+    own = [sys.executable, "-m", "fsdp_doctor", "run", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--format", "x", "-h"]
+    done = subprocess.run([*own, *command], env=environment(), capture_output=True, timeout=60, check=False)
+    assert done.stdout == b"['--format', 'x', '-h']\n"
+
+
 def test_no_hook(tmp_path: Path) -> None:
     done = run(tmp_path, python("import os; print(os.environ.get('FSDP_DOCTOR_RUN'))"), "--no-hook")
     assert done.out == b"None\n"
