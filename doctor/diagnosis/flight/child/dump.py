@@ -9,7 +9,7 @@ import os
 import re
 from array import array
 
-from . import plain, text_form
+from . import plain, stream, text_form
 from .columns import Columns, whole, words
 
 SIZE_LIMIT = 512 << 20
@@ -31,6 +31,8 @@ def describe(path: str) -> dict[str, object]:
         return _no("other", "neither a pickle as torch writes it nor JSON")
     cut = ""
     try:
+        if data.startswith(stream.START) and (told := _streamed(data)) is not None:
+            return told
         try:
             found = plain.load(data) if form == "pickle" else text_form.load(data)
         except plain.Cut as error:
@@ -83,6 +85,25 @@ def judged(found: object, form: str, cut: str) -> dict[str, object]:
     columns = Columns()
     for entry in entries:
         columns.add(entry)
+    return told(root, columns, form, cut, bool(entries))
+
+
+def _streamed(data: bytes) -> dict[str, object] | None:
+    """A dump in torch's own form; None where it is not quite that, and the general way is to be taken."""
+    reader = stream.Stream(data)
+    try:
+        whole = reader.run()
+    except stream.Unsuited:
+        return None
+    if not len(reader.columns.sequence):
+        return None
+    return told(reader.root, reader.columns, "pickle", "" if whole else "the bytes end", True)
+
+
+def told(
+    root: dict[object, object], columns: Columns, form: str, cut: str, entries: bool
+) -> dict[str, object]:
+    """The answer for a dump."""
     if not len(columns.sequence) and columns.bad:
         return _no("other", "holds a list of entries, but none as the Flight Recorder writes them")
     if not (entries or root.keys() & {"pg_config", "pg_status"} or cut):

@@ -40,7 +40,8 @@ def load(data: bytes) -> object:
         raise Cut(f"{type(error).__name__}: {error}"[:200]) from None
 
 
-_MARK = object()
+MARK = object()
+"""Stands on the stack where a container's items begin."""
 _FIXED = {
     b"N": None,
     b"\x88": True,
@@ -53,34 +54,34 @@ _PUTS = {b"q": "<B", b"r": "<I"}
 _GETS = {b"h": "<B", b"j": "<I"}
 
 
-class _Machine:
+class Machine:
     """Runs opcodes of plain data until STOP or the end of the bytes."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+        self._data, self.at = data, 0
         self.stack: list[object] = []
-        self._memo: dict[int, object] = {}
+        self.memo: dict[int, object] = {}
 
     def _take(self, count: int) -> bytes:
-        part = self._data[self._at : self._at + count]
+        part = self._data[self.at : self.at + count]
         if len(part) < count:
             raise Cut("the bytes end")
-        self._at += count
+        self.at += count
         return part
 
     def _number(self, form: str) -> int:
         value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
         return value
 
-    def run(self) -> bool:
-        """Whether STOP was reached."""
-        while True:
-            code = self._take(1)
-            if code == b".":
-                return True
-            self._step(code)
+    def step(self) -> bool:
+        """Run one opcode; false at STOP."""
+        code = self._take(1)
+        if code == b".":
+            return False
+        self._run(code)
+        return True
 
-    def _step(self, code: bytes) -> None:
+    def _run(self, code: bytes) -> None:
         stack = self.stack
         if code in _FIXED:
             stack.append(_FIXED[code])
@@ -96,11 +97,11 @@ class _Machine:
                 raise Refused("a number of more than 255 bytes")
             stack.append(int.from_bytes(self._take(count), "little", signed=True))
         elif code in _PUTS:
-            self._memo[self._number(_PUTS[code])] = stack[-1]
+            self.memo[self._number(_PUTS[code])] = stack[-1]
         elif code == b"\x94":
-            self._memo[len(self._memo)] = stack[-1]
+            self.memo[len(self.memo)] = stack[-1]
         elif code in _GETS:
-            stack.append(self._memo[self._number(_GETS[code])])
+            stack.append(self.memo[self._number(_GETS[code])])
         else:
             self._build(code)
 
@@ -111,7 +112,7 @@ class _Machine:
         elif code == b"\x95":
             self._take(8)
         elif code == b"(":
-            stack.append(_MARK)
+            stack.append(MARK)
         elif code == b"}":
             stack.append({})
         elif code == b"]":
@@ -139,7 +140,7 @@ class _Machine:
     def _marked(self) -> list[object]:
         stack = self.stack
         at = len(stack) - 1
-        while stack[at] is not _MARK:
+        while stack[at] is not MARK:
             at -= 1
         items = stack[at + 1 :]
         del stack[at:]
@@ -149,7 +150,7 @@ class _Machine:
         """The outermost object, with all that was under construction put where it belongs."""
         stack = self.stack
         while len(stack) > 1:
-            if _MARK in stack[1:]:
+            if MARK in stack[1:]:
                 items = self._marked()
                 if stack:
                     _fill(stack[-1], items)
@@ -173,9 +174,10 @@ def salvage(data: bytes) -> object:
     """What a cut pickle held up to where it ends. Raises `Refused` as `load` does, `Cut` if there is
     nothing.
     """
-    machine = _Machine(data)
+    machine = Machine(data)
     with contextlib.suppress(Cut, IndexError, KeyError, struct.error):
-        machine.run()
+        while machine.step():
+            pass
     found = machine.unwind()
     if not isinstance(found, (dict, list)):
         raise Cut("nothing can be read")

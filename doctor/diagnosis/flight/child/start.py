@@ -46,6 +46,8 @@ def main(argv: list[str]) -> None:
             line = json.dumps(
                 {"kind": "unreadable", "problem": "needs more memory than a dump of its size may"}
             )
+        except Exception as error:  # no file may cost the answers for the others
+            line = json.dumps({"kind": "unreadable", "problem": f"damaged: {type(error).__name__}"})
         out.write(line.encode() + b"\n")
         out.flush()
 
