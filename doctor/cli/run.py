@@ -33,6 +33,7 @@ from fsdp_doctor.diagnosis.recording.folder import (
     default_name,
     drop_empty,
     prepare,
+    task,
     write_json,
 )
 from fsdp_doctor.diagnosis.recording.journal import Journal
@@ -91,14 +92,16 @@ def command(
     if os.name != "posix":
         raise click.UsageError("run works on Linux and macOS only")
     env = dict(os.environ)
+    launch = _launch(command, env)
+    alone = launch is None or launch.launcher == "python"
     try:
-        folder = prepare(out or Path(default_name(datetime.now())), env)
+        folder = prepare(out or Path(default_name(datetime.now())), env, ranks=alone)
     except FolderError as error:
         raise click.UsageError(f"--out {error}" if out is not None else str(error)) from None
     # Named pipes want a local disk, and a short path.
     local = Path(tempfile.mkdtemp(prefix="fsdp-doctor-"))
     try:
-        return _recorded(own, command, env, folder, local, hang_after, stop_on_hang, not no_hook)
+        return _recorded(own, command, launch, env, folder, local, hang_after, stop_on_hang, not no_hook)
     finally:
         shutil.rmtree(local, ignore_errors=True)
 
@@ -106,6 +109,7 @@ def command(
 def _recorded(
     own: Settings,
     words: tuple[str, ...],
+    launch: Launch | None,
     env: dict[str, str],
     folder: Path,
     local: Path,
@@ -113,7 +117,6 @@ def _recorded(
     stop: bool,
     hook: bool,
 ) -> int:
-    launch = _launch(words, env)
     python = release.interpreter(words, env.get("PATH"))
     torch = release.version(python, env)
     chosen = settings(release.release(torch), launch, words, env, str(folder), str(local))
@@ -138,7 +141,11 @@ def _recorded(
         journal.close()
     _gather(folder, time.monotonic() - began, kills)
     _close(folder, manifest, ended, watch.hangs)
-    _conclude(folder, ended, watch, own)
+    _say(f"the command ended with {ended.exit_code}; kept in {folder}")
+    if task(env) is None:
+        _conclude(folder, ended, watch, own)
+    else:
+        _say(f"when all tasks have ended: fsdp-doctor diagnose {folder.parent}")
     return ended.exit_code
 
 
@@ -242,7 +249,6 @@ def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int) 
 
 def _conclude(folder: Path, ended: Ended, watch: Watch, own: Settings) -> None:
     """Say what went wrong. Nothing that happens here changes the status."""
-    _say(f"the command ended with {ended.exit_code}; kept in {folder}")
     paths = [str(folder / n) for n in EVIDENCE if (folder / n).exists()]
     try:
         from fsdp_doctor.cli.diagnose import diagnosed

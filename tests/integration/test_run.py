@@ -185,6 +185,18 @@ def test_the_commands_options_are_its_own_without_dashes(tmp_path: Path) -> None
     assert done.stdout == b"['--format', 'x', '-h']\n"
 
 
+def test_tasks_of_srun_are_diagnosed_together(tmp_path: Path) -> None:
+    """Two tasks that each start a rank, with srun's variables: one fails."""
+    code = "import os; assert os.environ['SLURM_PROCID'] != '1', 'no label in shard 1'"
+    for number in (0, 1):
+        variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}
+        done = run(tmp_path, python(code), env=variables)
+        assert done.status == number and "fsdp-doctor diagnose" in done.err
+    words = [sys.executable, "-m", "fsdp_doctor", "diagnose", "--format", "json", str(tmp_path / "run")]
+    answer = subprocess.run(words, env=environment(), capture_output=True, timeout=60, check=False)
+    assert json.loads(answer.stdout)["data"]["culprit_ranks"] == [1]
+
+
 def test_no_hook(tmp_path: Path) -> None:
     done = run(tmp_path, python("import os; print(os.environ.get('FSDP_DOCTOR_RUN'))"), "--no-hook")
     assert done.out == b"None\n"

@@ -27,15 +27,17 @@ def default_name(now: datetime) -> str:
     return f"fsdp-doctor-run-{now:%Y%m%d-%H%M%S}"
 
 
-def prepare(path: Path, variables: Mapping[str, str]) -> Path:
+def prepare(path: Path, variables: Mapping[str, str], *, ranks: bool = False) -> Path:
     """Make the folder of a run and return it; below `path` for each task, where several share it.
+
+    `ranks`: each task is a rank, and no launcher of several; its folder then says so.
 
     Raises `FolderError` where it cannot be written, or holds another run.
     """
     path = path.absolute()
-    task = _task(variables)
-    if task is not None:
-        path = path / f"{socket.gethostname()}.{task}"
+    number = task(variables)
+    if number is not None:
+        path = path / f"{socket.gethostname()}.{'rank' if ranks else 'task'}_{number}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / RUN).exists():
@@ -53,16 +55,16 @@ def prepare(path: Path, variables: Mapping[str, str]) -> Path:
     return path
 
 
-def _task(variables: Mapping[str, str]) -> int | None:
+def task(variables: Mapping[str, str]) -> int | None:
     """Which of several tasks this is, as below `srun fsdp-doctor run`; None for the only one."""
     for count, own in (
         ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
         ("PMI_SIZE", "PMI_RANK"),
     ):
-        total, task = variables.get(count, ""), variables.get(own, "")
-        if total.isdigit() and int(total) > 1 and task.isdigit():
-            return int(task)
+        total, number = variables.get(count, ""), variables.get(own, "")
+        if total.isdigit() and int(total) > 1 and number.isdigit():
+            return int(number)
     return None
 
 

@@ -40,7 +40,9 @@ def test_blanks_are_refused(tmp_path: Path) -> None:
 
 def test_each_task_of_srun_has_its_own(tmp_path: Path) -> None:
     variables = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
-    assert prepare(tmp_path / "a", variables) == tmp_path / "a" / f"{socket.gethostname()}.1"
+    host = socket.gethostname()
+    assert prepare(tmp_path / "a", variables) == tmp_path / "a" / f"{host}.task_1"
+    assert prepare(tmp_path / "a", variables, ranks=True) == tmp_path / "a" / f"{host}.rank_1"
 
 
 def test_what_nobody_wrote_is_dropped(tmp_path: Path) -> None:
