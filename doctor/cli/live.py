@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import click
@@ -54,9 +55,12 @@ def diagnose_live(pid: str | None, job: str | None, settings: Settings, began: f
         unjudged=tuple(_unjudged(found)),
         strict=settings.strict,
     )
-    text = rendered(report, settings)
     if settings.format == "text":
-        text = live_text(found, settings.style()) + text
+        # Each finding has its fix already; the text lists `fixes` of other commands apart.
+        shown_report = replace(report, data={k: v for k, v in report.data.items() if k != "fixes"})
+        text = live_text(found, settings.style()) + rendered(shown_report, settings)
+    else:
+        text = rendered(report, settings)
     settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
     return report.exit_code
 

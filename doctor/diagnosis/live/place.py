@@ -71,7 +71,7 @@ def place(threads: Sequence[Thread]) -> Place:
 
 
 def _waits_for_engine(frames: Sequence[Frame]) -> bool:
-    return bool(frames) and frames[-1].function == "_engine_run_backward"
+    return bool(frames) and bare(frames[-1]) == "_engine_run_backward"
 
 
 def _runs_hooks(frames: Sequence[Frame]) -> bool:
@@ -91,6 +91,11 @@ def of_frames(frames: Sequence[Frame]) -> Place:
 def is_user(frame: Frame) -> bool:
     """Whether a frame belongs to the program and not to Python, torch or another installed package."""
     return bool(frame.file) and not LIBRARY.search(frame.file) and not TORCH.search(frame.file)
+
+
+def bare(frame: Frame) -> str:
+    """A function's own name: from Python 3.11 on it is given with its class or outer function."""
+    return frame.function.rpartition(".")[2]
 
 
 def _installed_program(frames: Sequence[Frame]) -> Frame | None:
@@ -114,25 +119,25 @@ def _kinds(inner: Sequence[Frame], user: Frame | None) -> Iterator[tuple[str, Fr
     yield SAVE, _first(inner, SAVE_FILES, None)
     yield GPU, _first(inner, TORCH, GPU_WAIT)
     yield LOCK, _first(inner, LOCK_FILES, LOCK_NAMES)
-    if inner and inner[0].function == "_engine_run_backward":
+    if inner and bare(inner[0]) == "_engine_run_backward":
         yield COLLECTIVE, inner[0]
     # Calls into C show no frame of their own: the user's function is all there is to see of them.
     if user is not None and not inner:
-        yield DATA, user if DATA_NAMES.fullmatch(user.function) else None
-        yield SAVE, user if SAVE_NAMES.fullmatch(user.function) else None
+        yield DATA, user if DATA_NAMES.fullmatch(bare(user)) else None
+        yield SAVE, user if SAVE_NAMES.fullmatch(bare(user)) else None
 
 
 def _outermost_collective(inner: Sequence[Frame]) -> Frame | None:
     """The collective as the program called it: the outermost frame of torch's that is one."""
     if not any(COLLECTIVE_FILES.search(f.file) for f in inner):
         return None
-    calls = [f for f in inner if COLLECTIVE_FILES.search(f.file) and COLLECTIVES.fullmatch(f.function)]
+    calls = [f for f in inner if COLLECTIVE_FILES.search(f.file) and COLLECTIVES.fullmatch(bare(f))]
     return calls[-1] if calls else next(f for f in inner if COLLECTIVE_FILES.search(f.file))
 
 
 def _first(frames: Sequence[Frame], files: re.Pattern[str], names: re.Pattern[str] | None) -> Frame | None:
     for frame in frames:
-        if files.search(frame.file) and (names is None or names.fullmatch(frame.function)):
+        if files.search(frame.file) and (names is None or names.fullmatch(bare(frame))):
             return frame
     return None
 
@@ -143,8 +148,8 @@ def same(a: Place, b: Place) -> bool:
 
 
 def _spot(frame: Frame | None) -> tuple[str, str, int | None] | None:
-    return None if frame is None else (frame.function, frame.file, frame.line)
+    return None if frame is None else (bare(frame), frame.file, frame.line)
 
 
 def _name(frame: Frame | None) -> str | None:
-    return None if frame is None else frame.function
+    return None if frame is None else bare(frame)

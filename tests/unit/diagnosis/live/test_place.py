@@ -65,6 +65,17 @@ def test_writing_a_sharded_checkpoint() -> None:
     assert at(STEP, Frame("save", f"{TORCH}/distributed/checkpoint/state_dict_saver.py", 100))[0] == SAVE
 
 
+def test_methods_count_by_their_own_name() -> None:
+    assert at(Frame("Images.__getitem__", "/home/me/data.py", 3))[0] == DATA
+    loader = Frame("_MultiProcessingDataLoaderIter._try_get_data", f"{TORCH}/utils/data/dataloader.py", 1310)
+    assert at(STEP, loader)[0] == DATA
+    wait = Frame(
+        "FSDPParamGroup.wait_for_unshard", f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_param_group.py", 430
+    )
+    assert at(STEP, wait)[0] == COLLECTIVE
+    assert at(STEP, Frame("Condition.wait", "/usr/lib/python3.11/threading.py", 320))[0] == LOCK
+
+
 def test_waiting_for_the_gpu() -> None:
     assert at(STEP, Frame("synchronize", f"{TORCH}/cuda/__init__.py", 900))[0] == GPU
 
