@@ -70,6 +70,8 @@ def assemble(
     truncated: bool = False,
 ) -> Incident:
     """One incident of all sources."""
+    for scan in scans:
+        _part_attempts(scan)
     who = _who(scans)
     found = [(s, f) for s in scans for f in s.found]
     hits = _hits(found, who)
@@ -94,6 +96,30 @@ def assemble(
         clock_offsets=shifts,
         truncated=truncated,
     )
+
+
+def _part_attempts(scan: SourceScan) -> None:
+    """Tell attempts apart in a log whose launcher does not say that it restarts: a second report of a failed
+    process by the same agent is of another attempt than the first."""
+    if scan.attempts or scan.path_attempt:
+        return
+    reports: dict[int | None, list[int]] = {}
+    for entry in scan.found:
+        if entry.hit.code == "LOG201":
+            reports.setdefault(entry.hit.origin.pid, []).append(entry.hit.origin.line)
+    ends = max(reports.values(), key=len, default=[])[:-1]
+    if not ends:
+        return
+
+    def moved(origin: Origin) -> Origin:
+        return replace(origin, attempt=origin.attempt + sum(end < origin.line for end in ends))
+
+    for entry in scan.found:
+        entry.hit = replace(entry.hit, origin=moved(entry.hit.origin))
+    for mark in scan.marked:
+        mark.origin = moved(mark.origin)
+    scan.exits = [replace(e, origin=moved(e.origin)) for e in scan.exits]
+    scan.attempts = len(ends)
 
 
 def _shifted(origin: Origin, shifts: Mapping[str, float]) -> Origin:
@@ -156,19 +182,16 @@ def _offsets(scans: Sequence[SourceScan], who: Who) -> None:
                 local.setdefault(scan.name, set()).add(own)
     per_node = max((max(v) for v in local.values()), default=0) + 1
     nodes: dict[str, list[str]] = {}
+    known: dict[str, set[int]] = {}
     for name in local:
-        known = {r - o for (f, o), r in who.by_local.items() if f == name}
-        if len(known) == 1:
-            who.offsets[name] = known.pop()
-        else:
-            nodes.setdefault(_node_of(name), []).append(name)
-    single = len(nodes) == 1 and not who.offsets
+        node = _node_of(name)
+        nodes.setdefault(node, []).append(name)
+        known.setdefault(node, set()).update(r - o for (f, o), r in who.by_local.items() if f == name)
+    sure = {node: found.pop() for node, found in known.items() if len(found) == 1}
     for index, node in enumerate(sorted(nodes, key=_natural)):
-        for name in nodes[node]:
-            if single:
-                who.offsets[name] = 0
-            elif len(nodes) + len(who.offsets) > 1 and not who.offsets:
-                who.offsets[name] = index * per_node
+        offset = sure.get(node, index * per_node if not sure else None)
+        if offset is not None:
+            who.offsets.update(dict.fromkeys(nodes[node], offset))
 
 
 def _node_of(name: str) -> str:
@@ -194,18 +217,19 @@ def _tasks(scans: Sequence[SourceScan], who: Who) -> None:
 
 def _pods(scans: Sequence[SourceScan], who: Who) -> None:
     """One rank per pod, where pods are numbered and none of their lines names a rank."""
-    keys = [k for s in scans for k in (*s.seen, *(f.key for f in s.found))]
-    named = {k[3] for k in keys if k[3] and (k[0] is not None or k[1] is not None)}
-    pods = {k[3] for k in keys if k[3]} - named
+    said: dict[str, set[int | None]] = {}
+    for scan in scans:
+        for rank, local, _, host in (*scan.seen, *(f.key for f in scan.found)):
+            if host:
+                said.setdefault(host, set()).update({rank} if local is None else {rank, -1})
     numbers = {
-        p: (m[1], int(m[2]))
-        for p in pods
-        if p and (m := re.search(r"-?(master|worker|rank|launcher)?-(\d+)$", p))
+        p: (m[1], int(m[2])) for p in said if (m := re.search(r"-?(master|worker|rank|launcher)?-(\d+)$", p))
     }
     masters = any(role == "master" for role, _ in numbers.values())
-    if not named and len(numbers) > 1 and len(set(numbers.values())) == len(numbers):
-        for pod, (role, number) in numbers.items():
-            who.by_host[pod] = number + 1 if masters and role == "worker" else number
+    ranks = {p: n + 1 if masters and role == "worker" else n for p, (role, n) in numbers.items()}
+    alone = all(said[p] <= {None, rank} for p, rank in ranks.items())
+    if len(ranks) > 1 and alone and len(set(ranks.values())) == len(ranks) == len(said):
+        who.by_host.update(ranks)
 
 
 # parts

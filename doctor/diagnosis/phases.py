@@ -41,7 +41,7 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (COMPILE, r"torch/_(?:dynamo|inductor)|compile_fx|recompil|torch\.compile|_compile\b"),
         (CLIP, r"clip_grad"),
         (OPTIMIZER, r"optim(?:izer)?\.step|torch/optim/|adam\w*\.py|_init_group|opt\.step"),
-        (LOGITS, r"cross_entropy|lm_head|log_softmax|logits|nll_loss"),
+        (LOGITS, r"cross_entropy|lm_head\(|log_softmax|nll_loss|to_logits"),
         (UNSHARD, r"all_?gather|unshard|_pre_forward_unshard|_alloc_padded_unsharded"),
         (
             WRAP,
@@ -52,6 +52,9 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (INIT, r"init_process_group|new_group|init_device_mesh"),
     )
 )
+DEEP = (CLIP, OPTIMIZER, LOGITS, UNSHARD)
+"""Phases that only the innermost frames tell: further out, a name may speak of something else."""
+INNERMOST = 6
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|torch/|/opt/conda/lib|importlib")
 NOT_A_PHASE = re.compile(r"\.train\(|epoch", re.I)
 
@@ -67,7 +70,7 @@ def of_frames(frames: Iterable[Frame]) -> str | None:
     for phase, pattern in _WORDS:
         if phase in (LOG, WRAP, BACKWARD, INIT):
             continue
-        if any(pattern.search(line) for line in stack):
+        if any(pattern.search(line) for line in (stack[-INNERMOST:] if phase in DEEP else stack)):
             return phase
     return next((phase for phase, pattern in _WORDS if any(pattern.search(line) for line in stack)), None)
 

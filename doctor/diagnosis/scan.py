@@ -41,6 +41,8 @@ KEEP_WRITERS = 8192
 NEVER = -1
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+BAR = re.compile(r"[^|]{0,80}\d{1,3}%\|")
+"""A progress bar, which overwrites its line."""
 INSIDE = re.compile(r"(?<=[^\s:\]])(?=\[rank\d{1,6}\]: ?\S)")
 GROUP = re.compile(
     r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[\w-]+?)(?:\((?P<name>[^)]*)\))?)? Rank (?P<rank>\d+)\]"
@@ -159,29 +161,37 @@ class Scanner:
         while at < len(window):
             stop = window.find(b"\n", at)
             stop = stop if stop >= 0 else len(window)
-            raw = window[at : min(stop, at + LONGEST)].decode("utf-8", "replace").rstrip("\r")
+            raw = window[at : min(stop, at + LONGEST)].decode("utf-8", "replace")
             number += 1
-            yield Line(at, number, raw, self._strip(raw))
+            yield self._whole(at, number, raw)
             at = stop + 1
 
     def _above(self, at: int, count: int) -> list[Line]:
         lines: list[Line] = []
         while at > 0 and len(lines) < count:
             begin = self._window.rfind(b"\n", 0, at - 1) + 1
-            raw = self._window[begin : min(at - 1, begin + LONGEST)].decode("utf-8", "replace").rstrip("\r")
-            lines.append(Line(begin, 0, raw, self._strip(raw)))
+            raw = self._window[begin : min(at - 1, begin + LONGEST)].decode("utf-8", "replace")
+            lines.append(self._whole(begin, 0, raw))
             at = begin
         return lines[::-1]
+
+    def _whole(self, at: int, number: int, raw: str) -> Line:
+        """A line with its prefix, without what a progress bar left in front of it and without its JSON."""
+        if "\r" in raw:
+            said_last = [p for p in raw.split("\r") if p.strip()]
+            raw = next(
+                (p for p in reversed(said_last) if not BAR.match(p)), said_last[-1] if said_last else ""
+            )
+        if raw.startswith("{") and raw.endswith("}") and (said := _said(raw)) is not None:
+            texts, outer = said
+            raw = texts[0] if len(texts) == 1 else " ".join(texts)
+            return Line(at, number, raw, _under(self._strip(raw), outer))
+        return Line(at, number, raw, self._strip(raw))
 
     def _strip(self, raw: str) -> Prefix:
         assert self._style is not None
         prefix = strip(raw, self._style)
-        above = self._inherit
-        if above is not None:
-            for name in ("rank", "local_rank", "task", "host", "pid", "time", "stream"):
-                if getattr(prefix, name) is None:
-                    setattr(prefix, name, getattr(above, name))
-        return prefix
+        return prefix if self._inherit is None else _under(prefix, self._inherit)
 
     # one line
 
@@ -196,11 +206,17 @@ class Scanner:
         number = self._count_to(at) + 1
         pieces = _pieces(raw)
         signatures = [s for g in gates for s in self._matcher.gates[g]]
+        frames = self._forced.pop(at)[1] if at in self._forced else ()
         for piece in pieces:
-            if piece.startswith("{") and piece.endswith("}") and self._json(piece, number):
-                continue
-            line = Line(at, number, piece, self._strip(piece))
-            frames = self._forced.pop(at)[1] if at in self._forced else ()
+            line = Line(at, number, piece, Prefix())
+            if piece.startswith("{") and piece.endswith("}") and (said := _said(piece)) is not None:
+                texts, outer = said
+                if len(texts) > 1:
+                    self._several(texts, outer, number)
+                    continue
+                line = Line(at, number, texts[0], _under(self._strip(texts[0]), outer))
+            else:
+                line = Line(at, number, piece, self._strip(piece))
             if token is not None:
                 key = _key(line.prefix, self.scan)
                 if self._tokens.setdefault(token[0], key) != key:
@@ -403,26 +419,13 @@ class Scanner:
 
     # JSON
 
-    def _json(self, piece: str, number: int) -> bool:
-        """A line of structured logging: its message is looked at as if it had been printed."""
-        try:
-            value = json.loads(piece)
-        except (ValueError, RecursionError):
-            return False
-        if not isinstance(value, dict):
-            return False
-        prefix = Prefix()
-        texts = _unpack(value, prefix)
-        if not texts:
-            return False
+    def _several(self, texts: list[str], prefix: Prefix, number: int) -> None:
+        """The lines of one structured message are looked at as if they had been printed."""
         inner = Scanner(self.scan, self._matcher, self._year, self._style)
         inner._inherit, inner._fixed = prefix, number
         inner._kept, inner._counts, inner._marks = self._kept, self._counts, self._marks
         inner._window = "\n".join(texts)[: 4 * LONGEST].encode("utf-8", "replace")
-        lines = self.scan.lines
         inner._look(final=True)
-        self.scan.lines = lines
-        return True
 
     # samples
 
@@ -449,31 +452,22 @@ class Scanner:
             number += 1
             if stop > low:
                 raw = window[low : min(stop, low + 2000)].decode("utf-8", "replace")
-                self._note(raw.rstrip("\r").rpartition("\r")[2], low, number)
+                self._note(self._whole(low, number if self._fixed is None else self._fixed, raw))
             low = stop + 1
 
-    def _note(self, raw: str, at: int, number: int) -> None:
-        prefix = self._strip(raw)
-        text = prefix.text
-        if raw.startswith("{") and raw.endswith("}"):
-            try:
-                value = json.loads(raw)
-            except (ValueError, RecursionError):
-                value = None
-            if isinstance(value, dict):
-                text = " ".join(_unpack(value, prefix)) or raw
+    def _note(self, line: Line) -> None:
+        prefix, text = line.prefix, line.prefix.text
         key = _key(prefix, self.scan)
         if not text.strip():
             return
-        line = Line(at, number if self._fixed is None else self._fixed, raw, prefix)
         seen = self.scan.seen.get(key)
         if seen is None:
             if len(self.scan.seen) >= KEEP_WRITERS:
                 return
-            self.scan.seen[key] = Seen(_clip(text), self._origin(line), 1, number)
+            self.scan.seen[key] = Seen(_clip(text), self._origin(line), 1, line.number)
         else:
             seen.text, seen.origin, seen.lines = _clip(text), self._origin(line), seen.lines + 1
-        if at not in self._skip and (point := progress(text)) is not None:
+        if line.at not in self._skip and (point := progress(text)) is not None:
             points = self.scan.steps.setdefault(key, [])
             points.append(StepPoint(None, point[0], point[1], self._origin(line)))
             thin(points)
@@ -492,6 +486,8 @@ def _clip(text: str) -> str:
 
 def _pieces(raw: str) -> list[str]:
     """The messages of one line: progress bars overwrite it, and ranks write into each other's lines."""
+    if raw.startswith("{") and raw.rstrip().endswith("}"):
+        return [raw.rstrip()]
     pieces = [p for p in raw.split("\r") if p.strip()] if "\r" in raw else [raw]
     if len(pieces) > 40:
         pieces = pieces[-40:]
@@ -503,6 +499,27 @@ def _pieces(raw: str) -> list[str]:
             else [piece]
         )
     return found
+
+
+def _said(raw: str) -> tuple[list[str], Prefix] | None:
+    """The texts of a line of structured logging, and what it says of its writer; None where it is none."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    prefix = Prefix()
+    texts = _unpack(value, prefix)
+    return (texts, prefix) if texts else None
+
+
+def _under(prefix: Prefix, outer: Prefix) -> Prefix:
+    """What the layers around a message said, where the message says nothing itself."""
+    for name in ("rank", "local_rank", "task", "host", "pid", "time", "stream"):
+        if getattr(prefix, name) is None:
+            setattr(prefix, name, getattr(outer, name))
+    return prefix
 
 
 def _unpack(value: dict[str, object], prefix: Prefix, depth: int = 0) -> list[str]:

@@ -80,7 +80,8 @@ def stuck_ranks(view: View) -> dict[str, dict[int, Stuck]]:
         group = hit.fields.get("pg", "") if named else ""
         own = [v for (g, r), v in status.items() if r == rank and (g == group or not named)]
         numel = int(hit.fields["nin"]) if "nin" in hit.fields else None
-        began = hit.origin.time - int(hit.fields["ran"]) / 1000 if hit.origin.time is not None else None
+        timed = hit.origin.time is not None and "ran" in hit.fields
+        began = (hit.origin.time or 0.0) - int(hit.fields["ran"]) / 1000 if timed else None
         entry = Stuck(
             rank,
             group,
@@ -125,6 +126,8 @@ def _detail(view: View) -> Candidate | None:
     for hit in hits:
         f = hit.fields
         for side in ("a", "b"):
+            if side not in f:
+                continue
             op = f.get(f"op{side}", "")
             prints.setdefault(int(f[side]), (op, f.get(f"sh{side}", ""), f.get(f"dt{side}", "")))
     votes = Counter(prints.values())
@@ -264,7 +267,7 @@ def _odd(
     conclusion = derived(
         code,
         title,
-        "medium" if tie else "high",
+        "medium" if tie or one.numel is None else "high",
         culprits=tuple(sorted(odd)),
         victims=tuple(sorted((frozenset(stuck) | view.suffering) - odd)),
         host=view.incident.job.hosts.get(min(odd)),
@@ -324,7 +327,7 @@ def _same(
         conclusion = derived(
             codes.STALLED,
             title + (" at the first collective (connectivity)" if first else ""),
-            "medium",
+            "medium" if one.numel is not None else "low",
             victims=tuple(sorted(ranks)),
             evidence=unique_proofs(proofs),  # type: ignore[arg-type]
             alternatives=(

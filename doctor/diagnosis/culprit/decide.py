@@ -169,7 +169,8 @@ def _independent(view: View, best: Candidate, other: Candidate) -> bool:
 
 def _cannot_tell(view: View) -> Conclusion | None:
     """Only consequences are here."""
-    hits = [h for h in view.consequences if h.code not in ("LOG144",)] or list(view.consequences)
+    stopped = [h for h in view.hits if h.code == "LOG202"]
+    hits = [h for h in view.consequences if h.code != "LOG144"] or list(view.consequences) or stopped
     if not hits:
         return None
     if not view.failed_exits and view.survived(hits[0]):
@@ -178,7 +179,7 @@ def _cannot_tell(view: View) -> Conclusion | None:
     only = view.waited | view.lost_peer
     missing = view.expected - ranks if view.world else frozenset()
     said = (
-        f"{rank_words(ranks)} only report that they waited or lost a peer"
+        f"{rank_words(ranks)} only report{'s' if len(ranks) == 1 else ''} waiting or the loss of a peer"
         if ranks
         else "these lines are only consequences"
     )

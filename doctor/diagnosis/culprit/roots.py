@@ -17,7 +17,7 @@ from fsdp_doctor.diagnosis.culprit.view import (
     unique_proofs,
     weight,
 )
-from fsdp_doctor.subjects.incident import CONFIRMS, LIKELY, ROOT, VICTIM, Conclusion, Hit, Remedy
+from fsdp_doctor.subjects.incident import CONFIRMS, LIKELY, ROOT, VICTIM, Conclusion, Hit, Proof, Remedy
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope, Signature
 from fsdp_doctor.tables.xid import XIDS, Kind
@@ -150,6 +150,8 @@ def _culprits(view: View, signature: Signature, hits: Sequence[Hit], ranks: froz
         if len(ranks) > 1 and len(ranks) >= max(JOB_SHARE * len(everyone), 2):
             return _first_alone(view, hits, ranks)
         return ranks
+    if signature.scope is Scope.DEVICE and len(ranks) == 1:
+        return ranks
     others = view.waited | view.lost_peer
     if signature.scope in (Scope.JOB, Scope.HOST) and ranks and others and not ranks & others:
         # The others ran on until they waited: what would stop every rank stopped only these.
@@ -249,7 +251,7 @@ def _conclusion(
         report = oom.report(first)
         says, advice = oom.sub_diagnosis(report, phase)
         fixes = [*(Remedy(a) for a in advice), *fixes]
-        why = "; ".join(says) + (". " if says else "") + why
+        why = "".join(f"{s[0].upper()}{s[1:]}. " for s in says) + why
         if phase == phases.SAVE:
             kind = CONCLUSIONS[OOM_AT_SAVE]
             code, row = OOM_AT_SAVE, kind.row.value if kind.row else None
@@ -297,7 +299,7 @@ def _conclusion(
         if signature.scope is Scope.DEVICE
         else None,
         victims=tuple(sorted(view.suffering - culprits)),
-        evidence=unique_proofs(proof(h) for h in (first, *hits)),
+        evidence=_proofs(view, first, hits),
         fixes=tuple(fixes),
         alternatives=tuple(alternatives),
         explained=tuple(dict.fromkeys((code, *(h.code for h in hits)))),
@@ -309,6 +311,13 @@ def capital(text: str) -> str:
     """A sentence's first letter as a capital, unless its first word is a name from the program."""
     first = text.split(" ", 1)[0]
     return text if re.search(r"[._/=(\d]", first) else text[:1].upper() + text[1:]
+
+
+def _proofs(view: View, first: Hit, hits: Sequence[Hit]) -> tuple[Proof, ...]:
+    """The best line, then one line of each other rank, then the rest of them up to a few."""
+    others = {h.origin.rank: h for h in reversed(hits) if h.origin.rank != first.origin.rank}
+    rest = hits[: 2 if others else 3]
+    return unique_proofs(proof(h) for h in (first, *others.values(), *rest))
 
 
 class _Blank(Formatter):
