@@ -26,6 +26,7 @@ FAMILIES = {
     "STO": "Checkpoint path and file systems",
     "RNK": "Differences between ranks",
     "PRB": "Measured communication",
+    "CKP": "Checkpoints: what is on disk, and whether it loads",
     "LOG": "What failed jobs leave behind, and jobs that hang",
 }
 OUTPUT = re.compile(r"(<!-- output -->\n```\n).*?(```\n<!-- /output -->)", re.DOTALL)

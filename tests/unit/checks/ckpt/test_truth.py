@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from fixtures.checkpoints import page
 from fixtures.checkpoints import questions as asked
 from fixtures.checkpoints.cells import cells
 from fixtures.checkpoints.saved import index
@@ -35,6 +36,10 @@ def test_every_outcome_and_answer_occurs() -> None:
     assert answers == {
         Answer.YES, Answer.YES_RESHARD, Answer.YES_SAME_SETUP, Answer.YES_CONVERT_API, Answer.YES_WARN, Answer.NO
     }  # fmt: skip
+
+
+def test_the_page_is_what_would_be_written() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.text()
 
 
 def test_a_wrong_answer_is_a_disagreement() -> None:
