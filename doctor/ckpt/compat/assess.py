@@ -11,7 +11,7 @@ from fsdp_doctor.ckpt.compat.ways import ways
 from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format, Layout
 from fsdp_doctor.subjects.checkpoint_problem import Harm
 from fsdp_doctor.subjects.load_target import LoadTarget
-from fsdp_doctor.subjects.loading import Answer, Effect, Loading, Obstacle, Way
+from fsdp_doctor.subjects.loading import Answer, Cause, Effect, Loading, Obstacle, Way
 
 RULES: tuple[Callable[[Question], Iterator[Obstacle]], ...] = (
     damage.rules,
@@ -85,5 +85,5 @@ def _joined(obstacles: Iterable[Obstacle]) -> Iterator[Obstacle]:
         bare = replace(obstacle, ways=frozenset())
         ways_of[bare] = ways_of.get(bare, frozenset()) | obstacle.ways
     effects = tuple(Effect)
-    for bare in sorted(ways_of, key=lambda o: effects.index(o.effect)):
+    for bare in sorted(ways_of, key=lambda o: (o.cause is not Cause.UNSAFE, effects.index(o.effect))):
         yield replace(bare, ways=ways_of[bare])

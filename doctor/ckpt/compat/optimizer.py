@@ -6,11 +6,12 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 
 from fsdp_doctor.ckpt.compat.question import DCP, FSDP1, PER_RANK, WHOLE, Question, missing, size, some
-from fsdp_doctor.subjects.checkpoint import GroupForm, Keying, Kind, Layout, Tensor
+from fsdp_doctor.subjects.checkpoint import GroupForm, Keying, Kind, Layout, Role, Tensor
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 from fsdp_doctor.tables.optimizers import OPTIONS, STATES
 
+NO_OPTIMIZER = "[Errno 2] No such file or directory"
 NAMED = "Save with get_state_dict and dcp.save: state is then named by parameter"
 FLAT_OPTION = "StateDictOptions(flatten_optimizer_state_dict=True)"
 
@@ -51,7 +52,18 @@ def _absent(question: Question) -> Iterator[Obstacle]:
     target = question.target
     if target.model_only or question.index.flat_parameters:
         return
-    if target.optimizer is None:
+    layout = question.index.layout in (Layout.ACCELERATE, Layout.TRAINER)
+    if layout and any(e.role is Role.SCHEDULER for e in question.index.entries):
+        yield question.obstacle(
+            Cause.NO_OPTIMIZER,
+            # The Trainer looks whether the file is there, and goes on without it.
+            Effect.FAILS if question.index.layout is Layout.ACCELERATE else Effect.LOST,
+            "a scheduler's state and no optimizer's: optimizer_0 or optimizer.bin is not there",
+            "the optimizer's state beside it",
+            message=NO_OPTIMIZER if question.index.layout is Layout.ACCELERATE else "",
+            fix="Copy it again from where it was saved, or load the model alone; the optimizer starts anew",
+        )
+    elif target.optimizer is None:
         yield question.obstacle(
             Cause.NO_OPTIMIZER,
             Effect.NOTE,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_doctor.ckpt.compat.question import DCP, Question, some
 from fsdp_doctor.subjects.checkpoint import Entry, Keying, Layout, Role
+from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 
@@ -124,9 +125,12 @@ def _rng(question: Question) -> Iterator[Obstacle]:
     if not held or ranks is None or question.load_api is LoadApi.PER_RANK:
         return
     absent = [r for r in range(ranks) if r not in held]
+    told = [p for p in question.index.problems if p.path.startswith(("random_states", "rng_state"))]
     if absent and question.index.layout in (Layout.ACCELERATE, Layout.TRAINER):
         lost = "random state and step count" if question.index.layout is Layout.ACCELERATE else "random state"
         damaged = question.saved_on is None or absent[0] < question.saved_on
+        if any(p.kind is ProblemKind.FILE_MISSING or p.kind is ProblemKind.RANK_MISSING for p in told):
+            return
         yield question.obstacle(
             Cause.RNG,
             Effect.LOST if damaged else Effect.NOTE,
