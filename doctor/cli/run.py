@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -139,7 +139,8 @@ def _recorded(
     finally:
         console.close()
         journal.close()
-    _gather(folder, time.monotonic() - began, kills)
+    watch.finish()
+    _gather(folder, time.monotonic() - began, kills, watch.pids)
     _close(folder, manifest, ended, watch.hangs)
     _say(f"the command ended with {ended.exit_code}; kept in {folder}")
     if task(env) is None:
@@ -218,10 +219,10 @@ def _announce(folder: Path, torch: str | None, chosen: Sequence[Setting], verbos
             _say(f"{setting.name}={setting.value}{' (yours)' if setting.kept else ''}: {setting.why}")
 
 
-def _gather(folder: Path, seconds: float, kills: int | None) -> None:
+def _gather(folder: Path, seconds: float, kills: int | None, pids: Collection[int]) -> None:
     """What the host tells after the end."""
     with suppress(OSError):
-        lines = evidence.kernel_lines(seconds + 5)
+        lines = evidence.kernel_lines(seconds + 5, pids)
         if lines:
             (folder / "kernel.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
         after = evidence.oom_kills()

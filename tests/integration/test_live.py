@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -148,6 +149,52 @@ def test_a_rank_in_an_endless_loop_is_named(running: Running) -> None:
     assert (cause.kind, cause.ranks, cause.waiting) == (ELSEWHERE, (0,), (1,))
     assert "pack_sequences" in cause.words and "it computes" in cause.words
     running.untell("spin-0")
+
+
+def test_a_loader_is_named_with_what_its_worker_does(running: Running) -> None:
+    running.tell("load-1")
+    running.still()
+    time.sleep(3.0)  # the worker starts
+    cause = running.look(0).conclusions[0]
+    assert (cause.kind, cause.ranks, cause.waiting) == (LOADING, (1,), (0,))
+    assert "called at epoch" in cause.words
+    assert "its worker" in cause.words and "__getitem__ (hanging.py" in cause.words
+    running.untell("load-1")
+
+
+def test_the_command_answers_as_of_a_log(running: Running) -> None:
+    running.tell("sleep-2")
+    running.still()
+    done = diagnose(str(running.agents[1].pid), "--format", "json")
+    running.untell("sleep-2")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    data = answer["data"]
+    assert data["culprit_ranks"] == [2] and data["victims"] == [3]
+    assert data["cause"]["code"] == "LOG803" and data["cause"]["confidence"] == "high"
+    assert {r["rank"]: r["state"] for r in data["ranks"]} == {2: "running", 3: "waiting"}
+    assert data["ranks"][1]["collective"] == "all_reduce"
+    assert [g["ranks"] for g in data["live"]["groups"]] == [[2], [3]]
+    assert any("hanging.py" in e["file"] for e in data["evidence"])
+
+
+def diagnose(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fsdp_doctor", "diagnose", "--live", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("999999999",), "there is no process 999999999"),
+        (("abc",), "a process id is a number"),
+        (("--job", "no-such-job"), "no job no-such-job"),
+    ],
+)
+def test_what_is_no_job_is_said_in_one_line(words: tuple[str, ...], said: str) -> None:
+    done = diagnose(*words)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
 
 
 def test_a_stopped_rank_is_named_with_the_command_that_lets_it_go_on(running: Running) -> None:

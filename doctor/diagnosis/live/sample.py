@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,10 @@ from fsdp_doctor.diagnosis.live.grouping import groups
 from fsdp_doctor.diagnosis.live.place import place
 from fsdp_doctor.diagnosis.live.verdict import conclude
 from fsdp_doctor.subjects.stacks import (
+    CODE,
     DATA,
     FAULTHANDLER,
+    GPU,
     LOCK,
     PY_SPY,
     GpuLoad,
@@ -35,6 +38,11 @@ AT_ONCE = 8
 HELPERS = 8
 """Loader workers of one rank that are looked at."""
 LINE_LIMIT = 160
+WAITS_FOR_GPU = re.compile(r"\.(?:item|tolist|cpu|numpy|synchronize|wait_stream|nonzero)\(")
+"""Calls into C that return when the GPU has come to them."""
+SPINNING = 0.9
+"""Share of a processor: CUDA spins while it waits, by its default."""
+BUSY_PERCENT = 90
 
 Loads = Callable[[Mapping[int, int]], tuple[GpuLoad, ...]]
 
@@ -59,12 +67,14 @@ def look(
         processes = tuple(_joined(a, b) for a, b in zip(first, second, strict=True))
         processes = tuple(pool.map(lambda p: _with_helpers(p, table), processes))
     ranks = {p.pid: p.rank if p.rank is not None else i for i, p in enumerate(processes)}
+    gpus = loads(ranks) if loads is not None else ()
+    processes = tuple(waiting_for_gpu(p, ranks[p.pid], gpus, pause) for p in processes)
     job = LiveJob(
         host=socket.gethostname(),
         job=job_name(seen[0]) if seen else "",
         processes=processes,
         groups=groups(processes),
-        gpus=loads(ranks) if loads is not None else (),
+        gpus=gpus,
         seconds=time.monotonic() - began,
         other_jobs=tuple(other_jobs),
         local_world_size=max((n for s in seen if (n := local_count(s)) is not None), default=None),
@@ -122,6 +132,21 @@ def _spots(threads: Sequence[Thread]) -> tuple[object, ...]:
     """The main thread's stack without line numbers inside libraries, which flicker in waiting loops."""
     main = next((t for t in threads if t.main), threads[0])
     return tuple((f.function, f.file, f.line) for f in main.frames)
+
+
+def waiting_for_gpu(process: RankProcess, rank: int, gpus: Sequence[GpuLoad], pause: float) -> RankProcess:
+    """A rank in its own code that really waits for its GPU: `.item()` shows no frame of its own.
+
+    It is known by the source line, or by a processor that spins at one line while the GPU is busy.
+    """
+    found = process.place
+    if found is None or found.kind != CODE or process.moving or found.user is None:
+        return process
+    spins = (process.cpu_seconds or 0.0) > SPINNING * pause
+    busy = any(rank in g.ranks and (g.utilisation or 0) >= BUSY_PERCENT for g in gpus)
+    if WAITS_FOR_GPU.search(found.text) or (busy and spins):
+        return replace(process, place=replace(found, kind=GPU))
+    return process
 
 
 def _with_text(found: Place) -> Place:

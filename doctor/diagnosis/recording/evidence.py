@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from fsdp_doctor import process
@@ -15,19 +17,43 @@ TELLING = re.compile(
 )
 """Lines of the kernel that may end a job."""
 LINE_LIMIT = 2000
+XID_PROCESS = re.compile(r"NVRM: Xid .*?\bpid='?(\d{1,9})\b")
+FIRST_NAMESPACE = "pid:[4026531836]"
+"""The kernel's own name of the outermost namespace of process ids (PROC_PID_INIT_INO)."""
 EVENTS = ("memory.events", "memory.oom_control")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def kernel_lines(since: float) -> tuple[str, ...]:
-    """Telling lines of the kernel's log from the last `since` seconds; nothing where it cannot be read."""
+def kernel_lines(since: float, pids: Collection[int] = ()) -> tuple[str, ...]:
+    """Telling lines of the kernel's log from the last `since` seconds; nothing where it cannot be read.
+
+    Faults that the driver ascribes to other processes than `pids` are another job's on the same host.
+    """
     outcome = process.run(["dmesg", "--time-format", "iso"], DMESG_SECONDS)
     if not outcome.ok:
         return ()
     lines = outcome.stdout.decode("utf-8", "replace").splitlines()
     redactor = Redactor()
-    told = [redactor.text(w) for w in lines if TELLING.search(w) and _is_recent(w, since)]
+    own = pids if pids and _counts_like_the_kernel() else ()
+    told = [
+        redactor.text(w)
+        for w in lines
+        if TELLING.search(w) and _is_recent(w, since) and not _is_anothers(w, own)
+    ]
     return tuple(told[-LINE_LIMIT:])
+
+
+def _counts_like_the_kernel() -> bool:
+    """Whether process ids here are those of the kernel's log: in a container they are not."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE
+    except OSError:
+        return False
+
+
+def _is_anothers(line: str, pids: Collection[int]) -> bool:
+    match = XID_PROCESS.search(line)
+    return match is not None and bool(pids) and int(match[1]) not in pids
 
 
 def _is_recent(line: str, since: float) -> bool:

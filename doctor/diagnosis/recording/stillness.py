@@ -39,6 +39,8 @@ class Stillness:
     reports: int = 0
     seen: tuple[object, ...] = ()
     same: int = 0
+    excused: float = -1.0
+    """Until then output is no sign of life: ranks say something when they are asked for their recorders."""
 
     def __post_init__(self) -> None:
         """The quiet begins now."""
@@ -47,11 +49,17 @@ class Stillness:
     def tick(self, now: float, output: int) -> Step:
         """A moment passed; `output` counts the bytes of output so far."""
         gap, self.now = now - self.now, now
+        if now <= self.excused:
+            self.output = output
         if output != self.output or gap > GAP:
             self.output = output
             self._begin(now)
             return Step.WAIT
         return Step.LOOK if now >= self.due and self.reports < REPORTS else Step.WAIT
+
+    def excuse(self, until: float) -> None:
+        """Output up to that time is the answer to a question, and not progress."""
+        self.excused = until
 
     @property
     def quiet(self) -> float:

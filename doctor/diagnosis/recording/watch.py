@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,13 @@ from fsdp_doctor.subjects.stacks import LiveJob, RankProcess
 
 BEAT = 10.0
 """Seconds between two beats: reading /proc of eight ranks takes a millisecond."""
+LOOK_SECONDS = 30.0
+"""For a look that is under way when the job ends."""
+ANSWER_SECONDS = 60.0
+SETTLE_SECONDS = 3.0
+"""In which ranks still say that they were asked for their recorders."""
+PASSED = 60.0
+"""Seconds after which output that has begun again was no watchdog's that ends a hanging job."""
 SIZES = 5.0
 """Seconds between two looks at the sizes of the ranks' logs."""
 
@@ -47,9 +55,14 @@ class Watch:
         self._still = Stillness(patience, now)
         self._next_beat, self._next_size, self._size = now, now, 0
         self._pids: tuple[tuple[int, int | None], ...] = ()
+        self._looking: threading.Thread | None = None
+        self._stop_now = False
         self._looks = 0
         self._taken: list[Path] = []
         self._said = ""
+        self._resumed: float | None = None
+        self.pids: set[int] = set()
+        """All ranks' processes that were seen."""
         self.hangs = 0
         """Times that the job was found hanging."""
         self.last: LiveJob | None = None
@@ -60,9 +73,18 @@ class Watch:
         try:
             return self._tick(output)
         except Exception as error:  # watching must not end what is watched
-            self._journal.event("error", text=f"{type(error).__name__}: {error}"[:400])
+            self._fault(error)
             self._next_beat = time.monotonic() + BEAT
             return False
+
+    def finish(self) -> None:
+        """The job has ended: what was taken of a hang that passed long before explains nothing."""
+        if self._looking is not None:
+            self._looking.join(LOOK_SECONDS)
+        if self._resumed is not None and time.monotonic() - self._resumed > PASSED:
+            self.last = None
+            for path in self._taken:
+                path.unlink(missing_ok=True)
 
     def _tick(self, output: int) -> bool:
         now = time.monotonic()
@@ -72,15 +94,24 @@ class Watch:
         before = self._still.reports
         step = self._still.tick(now, output + self._size)
         if before and not self._still.reports:
-            self._goes_on()
+            self._resumed = now
+            self._journal.event("goes on")
+            self._say("there is output again")
         if now >= self._next_beat:
             self._next_beat = now + BEAT
             self._beat(output)
-        return step is Step.LOOK and self._look()
+        busy = self._looking is not None and self._looking.is_alive()
+        if step is Step.LOOK and not busy:
+            # In a thread: meanwhile the output is passed on.
+            self._looking = threading.Thread(target=self._look, name="look", daemon=True)
+            self._looking.start()
+        stop, self._stop_now = self._stop_now, False
+        return stop
 
     def _beat(self, output: int) -> None:
         if not self._pids or any(not os.path.exists(f"/proc/{p}") for p, _ in self._pids):
             self._pids = self._ranks()
+            self.pids |= {p for p, _ in self._pids}
         beats = [beat_of(rank, pid) for pid, rank in self._pids]
         self._journal.beat(output, self._still.quiet, beats)
 
@@ -91,33 +122,28 @@ class Watch:
             return ()
         return tuple((s.pid, number(s.environment, RANKS)) for s in found if s.pid != os.getpid())
 
-    def _look(self) -> bool:
-        table = processes()
+    def _look(self) -> None:
         try:
-            seen = [s for s in ranks_below(table, os.getpid()) if s.pid != os.getpid()]
-        except NoRanks:
-            seen = []
-        job = look(seen, table=table) if seen else None
-        if not self._still.looked(job, time.monotonic()) or job is None:
-            return False
-        self._found_hanging(job)
-        return self._stop
-
-    def _goes_on(self) -> None:
-        """What was taken while it stood still is of no use to whoever asks why it ended later."""
-        self._journal.event("goes on")
-        self._say("the job goes on")
-        self.last = None
-        for path in (*self._taken, *(self._folder / "flight").glob("rank_*")):
-            path.unlink(missing_ok=True)
-        self._taken.clear()
+            table = processes()
+            try:
+                seen = [s for s in ranks_below(table, os.getpid()) if s.pid != os.getpid()]
+            except NoRanks:
+                seen = []
+            job = look(seen, table=table) if seen else None
+            if self._still.looked(job, time.monotonic()) and job is not None:
+                self._found_hanging(job)
+                self._stop_now = self._stop
+        except Exception as error:
+            self._fault(error)
 
     def _found_hanging(self, job: LiveJob) -> None:
         self.hangs += 1
-        self.last = job
+        self.last, self._resumed = job, None
         quiet = self._still.quiet
         self._save(job)
+        self._still.excuse(time.monotonic() + ANSWER_SECONDS)
         dumps = ask_for_recorders(self._local, self._folder / "flight")
+        self._still.excuse(time.monotonic() + SETTLE_SECONDS)
         self._taken += dumps
         cause = job.conclusions[0].words if job.conclusions else "their stacks are kept"
         self._journal.event("hang", quiet=round(quiet, 1), words=cause, dumps=len(dumps))
@@ -137,6 +163,9 @@ class Watch:
                 self._taken.append(path)
         bare = replace(job, processes=tuple(replace(p, command=()) for p in job.processes))
         write_json(self._folder / "journal" / f"hang.{host}.{self._looks}.json", to_json(bare))
+
+    def _fault(self, error: Exception) -> None:
+        self._journal.event("error", text=f"{type(error).__name__}: {error}"[:400])
 
 
 def stack_text(process: RankProcess) -> str:

@@ -19,8 +19,8 @@ from fsdp_doctor.process import Outcome
 PROGRAM = """
 import time
 def wait_here():
+    print("ready", flush=True)
     while True: time.sleep(0.1)
-print("ready", flush=True)
 wait_here()
 """
 

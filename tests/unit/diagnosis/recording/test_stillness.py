@@ -107,3 +107,15 @@ def test_a_clock_that_jumped_is_no_quiet_time() -> None:
     still.tick(1.0, 0)
     assert still.tick(1.0 + GAP + 3600.0, 0) is Step.WAIT
     assert still.quiet == 0.0
+
+
+def test_what_ranks_say_when_they_are_asked_is_no_sign_of_life() -> None:
+    still = Stillness(60.0, 0.0)
+    assert looks(still, WAITING, 0.0, 3)[-1]
+    still.excuse(still.now + 5.0)
+    still.tick(still.now + 1.0, 80)
+    assert still.reports == 1, "torch says that it writes its recorder"
+    still.tick(still.now + 6.0, 80)
+    assert still.reports == 1
+    still.tick(still.now + 1.0, 90)
+    assert still.reports == 0
