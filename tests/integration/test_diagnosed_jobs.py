@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from fixtures.jobs.judge import SAVED, Judged, judge_all, page
+from fixtures.jobs.judge import ON_A_GPU, SAVED, Judged, judge_all, page
 from fixtures.jobs.kinds import BY_KIND
 
 pytestmark = pytest.mark.timeout(300)
@@ -25,6 +25,10 @@ def test_every_kind_is_saved() -> None:
 def test_cause_and_rank_are_named() -> None:
     wrong = {j.kind: j.problems for j in judged() if j.problems}
     assert 1 - len(wrong) / len(judged()) >= ENOUGH, wrong
+
+
+def test_jobs_on_a_gpu() -> None:
+    assert {j.kind: j.problems for j in judge_all(ON_A_GPU) if j.problems} == {}
 
 
 def test_no_alarm_without_a_failure() -> None:
