@@ -67,7 +67,8 @@ class Autocast:
                 continue
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            self._library.impl(name, self._kernel(operator, kernel or _as_is), "AutocastCPU", allow_override=True)
+            ours_or_none = torch.library.fallthrough_kernel if kernel is None else self._kernel(operator, kernel)
+            self._library.impl(name, ours_or_none, "AutocastCPU", allow_override=True)
         self._clearing()
         _cuda_is_cpu()
 
@@ -139,10 +140,6 @@ class Autocast:
             real()
 
         torch.clear_autocast_cache = clear_autocast_cache
-
-
-def _as_is(_: Any, args: Any, kwargs: Any) -> tuple[Any]:
-    return (args,)
 
 
 def _tensors(args: Any) -> Any:

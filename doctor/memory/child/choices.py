@@ -75,23 +75,28 @@ class Choices:
             mask = torch.where(
                 mask, torch.zeros((), dtype=q.dtype), torch.full((), float("-inf"), dtype=q.dtype)
             )
-        if q.dim() == 4 and same and min(q.shape[2], k.shape[2]) > 0:
+        if q.dim() == 4 and same and min(q.shape[2], k.shape[2]) > 0 and _heads(q, k, v, enable_gqa):
             if mask is not None and mask.dim() < 4:
                 mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
             bias_grad = grad and mask is not None and mask.requires_grad
+            straight = all(t.stride(-1) == 1 for t in (q, k, v))
+            mask_straight = mask is None or mask.stride(-1) == 1
             if (
                 not bias_grad
                 and self.cudnn_attention
                 and q.dtype in HALF
-                and d == dv
                 and d % 8 == 0
-                and d <= 128
+                and dv % 8 == 0
+                and max(d, dv) <= (256 if self.sm // 10 == 9 else 128)
                 and k.shape[2] > 1
+                and not (q.shape[2] == 1 and dropout_p > 0)
+                and straight
+                and (mask_straight or mask.shape[-1] == 1)
             ):
                 return aten._scaled_dot_product_cudnn_attention(
                     q, k, v, mask, grad, dropout_p, is_causal, False, **more
                 )[0]
-            if mask is None and q.dtype in HALF and d == dv and d <= 256 and self.sm >= 80:
+            if mask is None and q.dtype in HALF and d == dv and d <= 256 and self.sm >= 80 and straight:
                 pad = -d % 8
                 if pad:
                     more.setdefault("scale", d**-0.5)
@@ -99,20 +104,26 @@ class Choices:
                 out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, **more)[0]
                 return out[..., :d] if pad else out
             align = 8 if q.dtype in HALF else 4
-            if q.dtype != torch.float64 and d % align == 0 and dv % align == 0:
+            usable = q.dtype != torch.float64 and d % align == 0 and dv % align == 0
+            if usable and straight and mask_straight and q.shape[1] == k.shape[1]:
                 if mask is not None:
                     n = mask.shape[-1]
-                    if n % 16:
-                        mask = torch.nn.functional.pad(mask, (0, -n % 16))[..., :n]
+                    if n % 8:
+                        mask = torch.nn.functional.pad(mask, (0, -n % 8))[..., :n]
                     mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-                if enable_gqa and k.shape[1] != q.shape[1]:
-                    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
                 return aten._scaled_dot_product_efficient_attention(
                     q, k, v, mask, grad, dropout_p, is_causal, **more
                 )[0]
         return aten._scaled_dot_product_attention_math(
             q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
+
+
+def _heads(q: Any, k: Any, v: Any, grouped: bool) -> bool:
+    """Whether the fused kernels take these batches and heads; they broadcast neither."""
+    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
+        return False
+    return bool(q.shape[1] == k.shape[1] or grouped and q.shape[1] % k.shape[1] == 0)
 
 
 def dropout(x: Any, p: float, train: bool) -> Any:
@@ -135,8 +146,8 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
     """Fused where input and weight have one dtype, else composite as on CPU."""
     if weight is not None and weight.dtype != x.dtype:
         wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean([-i - 1 for i in range(len(shape))], keepdim=True) + 1e-6)
-        return (scaled * weight).to(torch.result_type(x, weight))
+        mean = wide.pow(2).mean([-i - 1 for i in range(len(shape))], keepdim=True)
+        return (wide * torch.rsqrt(mean.add_(1e-6)) * weight).to(x.dtype)
     return FusedRMSNorm.apply(x, weight, shape)
 
 
