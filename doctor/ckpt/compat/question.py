@@ -108,9 +108,15 @@ class Question:
         """A name as the load asks for it."""
         return f"{self.root}.{name}" if self.root else name
 
-    def state_key(self, name: str, state: str) -> str:
-        """An entry of optimizer state as the load asks for it."""
-        return f"{self.index.optimizer.root or 'optim'}.state.{name}.{state}"
+    @property
+    def optimizer_root(self) -> str:
+        """What stands before the optimizer's keys."""
+        return self.index.optimizer.root or "optim"
+
+    @property
+    def first(self) -> str:
+        """The parameter whose state is asked for first."""
+        return next(iter(self.trainable), "") or next(iter(self.saved), "<the first parameter>")
 
     def obstacle(self, cause: Cause, effect: Effect, found: str, expected: str, **more: object) -> Obstacle:
         """One that concerns this way."""
