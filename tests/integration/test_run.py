@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import pty
 import signal
 import socket
 import subprocess
@@ -244,16 +245,31 @@ def test_a_signal_is_passed_on_once(tmp_path: Path, name: str) -> None:
     assert manifest["signals"] == [name]
 
 
-def test_ctrl_c_is_not_passed_on_twice(tmp_path: Path) -> None:
-    """The terminal sends it to the whole group; here the group gets it from `kill`, as one signal each."""
-    count = HANDLER.replace("sys.exit(7)", "pass")
-    with started(tmp_path, python(count)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        child = psutil.Process(process.pid).children()[0]
-        child.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == b"SIGINT\n"
-        assert child.is_running()
+def test_ctrl_c_of_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+    """The terminal sends it to the whole group, and `run` must not pass it on again."""
+    count = HANDLER.replace("sys.exit(7)", "pass").replace(
+        "time.sleep(0.1)", "time.sleep(0.1); print('.', flush=True)"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = words(tmp_path / "run", python(count))
+        os.execvpe(command[0], command, environment())
+    said = b""
+    try:
+        until = time.monotonic() + 60
+        while b"ready" not in said and time.monotonic() < until:
+            said += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        after = b""
+        while after.count(b".") < 12 and time.monotonic() < until:
+            after += os.read(terminal, 4096)
+        assert after.count(b"SIGINT") == 1, after
+    finally:
+        for process in (*psutil.Process(pid).children(recursive=True), psutil.Process(pid)):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        os.waitpid(pid, 0)
+        os.close(terminal)
 
 
 @pytest.fixture(scope="module")
