@@ -89,8 +89,8 @@ def command(
     of this host and asks for their Flight Recorders before the watchdog ends them. At the end says what went
     wrong, and DIR holds all of it.
     """
-    if os.name != "posix":
-        raise click.UsageError("run works on Linux and macOS only")
+    if sys.platform != "linux":
+        raise click.UsageError("run reads /proc and works on Linux only; start the command by itself")
     env = dict(os.environ)
     launch = _launch(command, env)
     alone = launch is None or launch.launcher == "python"

@@ -8,14 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 
-FORWARDED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
+NAMES = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+FORWARDED = tuple(signal.Signals[n] for n in NAMES if n in signal.Signals.__members__)
 """SIGTSTP and SIGCONT are not among them: the shell sends those to the whole group."""
 POLL = 1.0
 
