@@ -48,7 +48,11 @@ class CheckpointGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group("ckpt", cls=CheckpointGroup)
+@click.group(
+    "ckpt",
+    cls=CheckpointGroup,
+    short_help="Read checkpoints: what is in them, and do they load here.",
+)
 def command() -> None:
     """Read checkpoints: nothing in them is run, no tensor is loaded, torch is not needed.
 

@@ -6,10 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 
 from fsdp_doctor.cli import main as entry
+from fsdp_doctor.cli.ckpt import group
 from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.failure_table import FAILURE_TABLE
 from fsdp_doctor.findings import Row
@@ -26,6 +28,12 @@ def test_short_helps_agree(doctor: Doctor) -> None:
         assert (command.name, command.short_help) == (name, line)
         done = doctor(name, "--help")
         assert (done.status, done.err) == (0, "")
+        if isinstance(command, click.Group):
+            for below, (_, said) in group.COMMANDS.items():
+                part = command.get_command(click.Context(command), below)
+                assert part is not None and (part.name, part.short_help) == (below, said)
+                assert "--format" in doctor(name, below, "--help").out
+            continue
         for option in ("--format", "--output", "--select", "--ignore", "--verbose", "--no-color", "--config"):
             assert option in done.out, (name, option)
 
