@@ -282,7 +282,7 @@ def _files(draft: Draft) -> None:
         )
     known = {f.path for f in draft.files}
     for node in draft.nodes.values():
-        if node.special is not None and node.path not in known:
+        if node.special is not None and node.path and node.path not in known:
             draft.problem(
                 ProblemKind.FILE_SPECIAL,
                 Harm.DOUBT,

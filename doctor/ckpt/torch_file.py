@@ -79,7 +79,7 @@ def read(draft: Draft, path: str, role: FileRole = FileRole.DATA, part: str = ""
         return None
     try:
         with draft.store.open(path) as file:
-            head = file.read(16)
+            head = file.read(64)
             if not head.startswith(torch_zip.MAGIC):
                 kind, words = strange(head, node.size)
                 draft.problem(kind, Harm.BROKEN, f"{shown}: {words}", path, rank=entry.rank)
