@@ -88,6 +88,18 @@ class Columns:
         self.state.append(state | (4 if entry.get("retired") else 0))
         self.created.append(created)
 
+    def close_batches(self) -> None:
+        """Count the entry that closes a batch of sends and receives among them.
+
+        torch marks it as no point-to-point operation and gives it the number of the last collective.
+        """
+        ends = {n for n, operation in enumerate(self.operations) if operation[1] == "coalesced"}
+        if not ends:
+            return
+        for i in range(1, len(self.operation)):
+            if self.operation[i] in ends and self.p2p[i - 1] and self.group[i] == self.group[i - 1]:
+                self.p2p[i], self.sequence[i] = 1, self.sequence[i - 1]
+
     def _group(self, entry: dict[object, object]) -> int:
         pair = entry.get("process_group")
         number = entry.get("pg_id")

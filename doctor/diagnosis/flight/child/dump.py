@@ -104,6 +104,7 @@ def told(
     root: dict[object, object], columns: Columns, form: str, cut: str, entries: bool
 ) -> dict[str, object]:
     """The answer for a dump."""
+    columns.close_batches()
     if not len(columns.sequence) and columns.bad:
         return _no("other", "holds a list of entries, but none as the Flight Recorder writes them")
     if not (entries or root.keys() & {"pg_config", "pg_status"} or cut):

@@ -15,8 +15,6 @@ from fsdp_doctor.diagnosis.flight.child import dump, plain
 
 DUMPS = Path(__file__).parents[4] / "fixtures" / "dumps"
 KINDS = sorted(p.name for p in (DUMPS / "gloo").iterdir())
-LACKING = {"other_dtype": (3,)}
-"""Kinds of which one healthy rank's dump is missing, as it happened."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,3 +74,19 @@ def test_a_cut_dump_is_read_up_to_its_cut(tmp_path: Path, share: float) -> None:
 def test_the_order_of_files_does_not_matter(order: tuple[int, ...]) -> None:
     paths = [str(DUMPS / "gloo" / "extra" / f"nccl_trace_rank_{r}") for r in order]
     assert flight.judge(flight.read(paths)).conclusions[0].ranks == (1,)
+
+
+NCCL = {
+    "batches": ("finished", ()),
+    "died": ("no dump", (1,)),
+    "dtype": ("other dtype", ()),
+    "missing": ("never entered", (1,)),
+    "watchdog": ("stalled", ()),
+}
+"""Ranks that shared one H200, torch 2.11. Of two ranks nothing tells which one's type is right."""
+
+
+@pytest.mark.parametrize("kind", sorted(NCCL))
+def test_nccl(kind: str) -> None:
+    cause = flight.judge(flight.read([str(DUMPS / "nccl" / kind)])).conclusions[0]
+    assert (cause.kind, cause.ranks) == NCCL[kind]
