@@ -45,6 +45,7 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python -m bench.spine
 	$(BIN)/python -m bench.ranks
+	$(BIN)/python -m bench.run
 
 dist: $(DEV)
 	$(BIN)/python -m build --outdir dist .

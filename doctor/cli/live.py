@@ -79,7 +79,7 @@ def look_at(pid: str | None, job: str | None) -> LiveJob:
         raise click.UsageError("--live reads /proc: it works on Linux only")
     table = processes()
     ranks, others = _wanted(table, pid, job)
-    return look(ranks, table=table, loads=_loads, other_jobs=others)
+    return look(ranks, table=table, loads=loads_now, other_jobs=others)
 
 
 def _wanted(
@@ -107,7 +107,8 @@ def _wanted(
     return next(iter(found.values())), ()
 
 
-def _loads(ranks: Mapping[int, int]) -> tuple[GpuLoad, ...]:
+def loads_now(ranks: Mapping[int, int]) -> tuple[GpuLoad, ...]:
+    """What NVML says of the GPUs of these processes (id -> rank) now."""
     with closing(ask_machine((Driver, Gpus), NVML_SECONDS)) as source:
         gpus = collect(source, (Driver, Gpus)).find(Gpus)
     return gpu_loads(gpus.present, ranks) if gpus is not None else ()

@@ -18,6 +18,7 @@ import click
 
 from fsdp_doctor.cli.common import SECONDS, Settings, common
 from fsdp_doctor.cli.discretion import discreet
+from fsdp_doctor.cli.live import loads_now
 from fsdp_doctor.cli.live_text import live_text
 from fsdp_doctor.cli.output import complain, wants_ascii, wants_colour, write_file
 from fsdp_doctor.cli.reporting import now
@@ -127,7 +128,14 @@ def _recorded(
     console = Console(folder / CONSOLE, _say)
     journal = Journal(folder / "journal" / f"{socket.gethostname()}.jsonl")
     watch = Watch(
-        folder, local, journal, patience, _say, log_folders=_log_folders(folder, words, given), stop=stop
+        folder,
+        local,
+        journal,
+        patience,
+        _say,
+        log_folders=_log_folders(folder, words, given),
+        stop=stop,
+        loads=loads_now,
     )
     kills = evidence.oom_kills()
     began = time.monotonic()

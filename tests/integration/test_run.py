@@ -64,7 +64,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-@pytest.mark.parametrize("status", [0, 1, 3, 77, 255])
+@pytest.mark.parametrize("status", [0, 3, 255])
 def test_the_status_is_the_commands(tmp_path: Path, status: int) -> None:
     assert run(tmp_path, python(f"raise SystemExit({status})")).status == status
 
@@ -233,7 +233,7 @@ while True: time.sleep(0.1)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
 def test_a_signal_is_passed_on_once(tmp_path: Path, name: str) -> None:
     with started(tmp_path, python(HANDLER)) as process:
         assert process.stdout is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 from fsdp_doctor.codec import to_json
 from fsdp_doctor.diagnosis.live.find import RANKS, NoRanks, number, processes, ranks_below
 from fsdp_doctor.diagnosis.live.place import OWN_THREADS
-from fsdp_doctor.diagnosis.live.sample import look
+from fsdp_doctor.diagnosis.live.sample import Loads, look
 from fsdp_doctor.diagnosis.recording.conduct import log_size
 from fsdp_doctor.diagnosis.recording.folder import write_json
 from fsdp_doctor.diagnosis.recording.journal import Journal, beat_of
@@ -47,10 +47,15 @@ class Watch:
         *,
         log_folders: Sequence[Path] = (),
         stop: bool = False,
+        loads: Loads | None = None,
     ) -> None:
-        """`patience`: seconds without output; `say` tells the user; `stop`: end a job that hangs."""
+        """`patience`: seconds without output; `say` tells the user; `stop`: end a job that hangs.
+
+        `loads` answers what the GPUs of ranks do.
+        """
         self._folder, self._local, self._journal = folder, local, journal
         self._say, self._stop, self._logs = say, stop, log_folders
+        self._loads = loads
         now = time.monotonic()
         self._still = Stillness(patience, now)
         self._next_beat, self._next_size, self._size = now, now, 0
@@ -129,7 +134,7 @@ class Watch:
                 seen = [s for s in ranks_below(table, os.getpid()) if s.pid != os.getpid()]
             except NoRanks:
                 seen = []
-            job = look(seen, table=table) if seen else None
+            job = look(seen, table=table, loads=self._loads) if seen else None
             if self._still.looked(job, time.monotonic()) and job is not None:
                 self._found_hanging(job)
                 self._stop_now = self._stop
