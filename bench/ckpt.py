@@ -72,6 +72,7 @@ def measured(path: Path) -> tuple[float, float, str]:
     return sorted(times)[len(times) // 2], peak * 1024 / 1e6, said
 
 
+PEAK = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
