@@ -30,10 +30,10 @@ def moment(f: MemoryForecast) -> str:
 def does_not_fit(facts: Facts, options: Options) -> Iterator[Finding]:
     """The configuration does not fit the GPU.
 
-    What: Compares the predicted peak, a margin for kernel workspaces, the CUDA context, library workspaces and
-        NCCL's buffers with the GPU's memory; warns where only fragmentation could make it fail.
-    Why: An out-of-memory error after hours, or in the second step when optimizer states appear, costs all ranks.
-    Fix: Wrap blocks, shard more, checkpoint activations, take a smaller batch, or synchronise each microbatch.
+    What: Compares the predicted peak, a margin for kernel workspaces, the CUDA context, workspaces of
+        libraries and NCCL's buffers with the GPU's memory; warns where only fragmentation could make it fail.
+    Why: An out-of-memory error after hours, or in the second step, costs all ranks.
+    Fix: Wrap blocks, shard more, checkpoint activations, take a smaller batch, or sync each microbatch.
     Sources: c10/cuda/CUDACachingAllocator.cpp; tables gpu_memory, gpu_overhead.
     """
     answer = facts[MemoryAnswer]

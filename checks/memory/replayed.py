@@ -11,7 +11,7 @@ from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer
 
 FIXES = {
-    "model": "Make the function return the nn.Module from its arguments alone: no GPU, no download, no process group",
+    "model": "Make the function return the nn.Module from its arguments alone: no GPU, no download",
     "batch": "Make the function return a tuple of tensors on the device that it is given",
     "loss": "Wrap the model so that its forward returns the scalar loss",
     "class": "Name classes of modules that are in the model",
@@ -26,8 +26,8 @@ UNJUDGED = ("operator", "time", "child", "torch")
 def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
     """The configuration cannot be replayed.
 
-    What: Runs the model's forward and backward and the optimizer on fake tensors; reports the model's own line
-        where that fails, and the operator where torch has no shape-only form of it.
+    What: Runs the model's forward and backward and the optimizer on fake tensors; reports the model's own
+        line where that fails, and the operator where torch has no shape-only form of it.
     Why: What fails on shapes fails on the GPUs too, after they were paid for.
     Fix: Correct the line; for an operator of your own register a fake.
     Sources: torch.library.register_fake; torch._subclasses.fake_tensor.

@@ -23,14 +23,14 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
         "--model",
         required=True,
         metavar="FACTORY",
-        help="FILE.py:FACTORY or pkg.mod:FACTORY, a function that returns the nn.Module; its forward takes the "
-        "batch and returns a scalar loss. Or hf:DIR, a folder with a transformers config.json.",
+        help="FILE.py:FACTORY or pkg.mod:FACTORY, a function that returns the nn.Module; its forward takes "
+        "the batch and returns a scalar loss. Or hf:DIR, a folder with a transformers config.json.",
     ),
     click.option("--model-args", metavar="JSON", help="Keyword arguments of FACTORY, as a JSON object."),
     click.option(
         "--batch",
         metavar="FUNC",
-        help="FILE.py:FUNC, a function of a device that returns the batch as a tuple. [default for hf: token ids]",
+        help="FILE.py:FUNC, a function of a device that returns one batch as a tuple. [default for hf: ids]",
     ),
     click.option("--batch-args", metavar="JSON", help="Keyword arguments of FUNC, as a JSON object."),
     click.option("--world-size", type=click.IntRange(1, 1 << 20), required=True, metavar="N", help="Ranks."),
@@ -71,7 +71,9 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
     click.option("--no-sync", is_flag=True, help="Accumulate without reducing gradients in between."),
     click.option("--clip", is_flag=True, help="Clip the gradients' norm."),
     click.option("--offload", is_flag=True, help="Keep parameters and optimizer state on the host."),
-    click.option("--dtype", metavar="DTYPE", help="dtype of the original parameters. [default: the model's own]"),
+    click.option(
+        "--dtype", metavar="DTYPE", help="dtype of the original parameters. [default: the model's own]"
+    ),
     click.option("--autocast", metavar="DTYPE", help="Run forward under torch.autocast."),
     click.option(
         "--imbalance",
@@ -91,7 +93,9 @@ def job_of(own: dict[str, object]) -> Job:
     if not model.startswith("hf:") and ":" not in model:
         raise click.UsageError(f"--model {model}: FILE.py:FACTORY, pkg.mod:FACTORY or hf:DIR")
     if batch is None and not model.startswith("hf:"):
-        raise click.UsageError("--batch FILE.py:FUNC is needed: a function of a device that returns one batch")
+        raise click.UsageError(
+            "--batch FILE.py:FUNC is needed: a function of a device that returns one batch"
+        )
     if batch is not None and ":" not in str(batch):
         raise click.UsageError(f"--batch {batch}: FILE.py:FUNC or pkg.mod:FUNC")
     job = Job(

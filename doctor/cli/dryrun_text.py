@@ -22,7 +22,8 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
     page.paragraph(
         [
             (
-                f"{plan.elements / 1e9:.3f}B parameters in {len(plan.units)} unit{'s' if len(plan.units) > 1 else ''}, "
+                f"{plan.elements / 1e9:.3f}B parameters in {len(plan.units)} "
+                f"unit{'s' if len(plan.units) > 1 else ''}, "
                 f"rank 0 of {plan.world_size} ({plan.api} {plan.strategy}{group})",
                 "bold",
             )
@@ -45,8 +46,8 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
         lines.append(f"host memory per rank {size(forecast.host_peak)}")
     overhead = forecast.overhead
     needed = (
-        f"needed {size(forecast.needed)}: allocated, margin {size(forecast.margin)}, context {size(overhead.context)}, "
-        f"libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} ({overhead.basis})"
+        f"needed {size(forecast.needed)}: allocated, margin {size(forecast.margin)}, context "
+        f"{size(overhead.context)}, libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} ({overhead.basis})"
     )
     if forecast.capacity is not None:
         needed += f"; {forecast.gpu} has {size(forecast.capacity)}"

@@ -117,7 +117,11 @@ def _kinds(events: EventList, held: Iterable[Living], when: Context, at: int) ->
         step, phase = when.at(b.row)
         end = ends.get(b.block)
         end_step, end_phase = when.at(end) if end is not None else (99, "end")
-        stays = end is None or (end_step, end_phase) in ((step, "after optimizer"), (step, "optimizer")) or end_step > step
+        stays = (
+            end is None
+            or (end_step, end_phase) in ((step, "after optimizer"), (step, "optimizer"))
+            or end_step > step
+        )
         if b.operator.startswith(("fsdp:", "ddp:")):
             found[b.block] = BUFFERS if not (stays and phase == "backward") else GRADIENTS
         elif b.operator.endswith(" workspace"):
@@ -140,9 +144,7 @@ def _kinds(events: EventList, held: Iterable[Living], when: Context, at: int) ->
 
 def _ends(events: EventList, at: int) -> dict[int, int]:
     return {
-        block: row
-        for row, (kind, block, _, _, _, _) in enumerate(events.rows())
-        if kind == FREE and row > at
+        block: row for row, (kind, block, _, _, _, _) in enumerate(events.rows()) if kind == FREE and row > at
     }
 
 
@@ -160,9 +162,7 @@ def _holders(held: Iterable[Living], kinds: Mapping[int, str]) -> tuple[Holder, 
     for b in held:
         groups.setdefault((b.operator, b.size, kinds[b.block]), []).append(b)
     largest = sorted(groups.items(), key=lambda kv: -kv[0][1] * len(kv[1]))[:HOLDERS]
-    return tuple(
-        Holder(op, _modules(found), size, len(found), kind) for (op, size, kind), found in largest
-    )
+    return tuple(Holder(op, _modules(found), size, len(found), kind) for (op, size, kind), found in largest)
 
 
 def _modules(found: list[Living]) -> str:
@@ -190,7 +190,9 @@ def _assumptions(about: Mapping[str, object]) -> tuple[Assumption, ...]:
             times = entry.get("times")
             found.append(
                 Assumption(
-                    str(entry.get("place", "")), str(entry.get("what", "")), times if isinstance(times, int) else 1
+                    str(entry.get("place", "")),
+                    str(entry.get("what", "")),
+                    times if isinstance(times, int) else 1,
                 )
             )
     return tuple(found)

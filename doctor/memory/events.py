@@ -32,9 +32,6 @@ class EventList:
     module_names: tuple[str, ...]
     block_count: int
 
-    def __len__(self) -> int:
-        return len(self.kinds)
-
     def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
         """Kind, block, bytes, stream, operator, module of each event."""
         return zip(  # noqa: B905 - read to the same length
@@ -58,7 +55,8 @@ def read(path: Path, header: Mapping[str, object]) -> EventList:
         column.frombytes(raw[at : at + size])
         columns.append(column)
         at += size
-    return EventList(*columns, _texts(operators), _texts(modules), count)
+    kinds, blocks, sizes, streams, ops, places = columns
+    return EventList(kinds, blocks, sizes, streams, ops, places, _texts(operators), _texts(modules), count)
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -83,12 +83,14 @@ class Job:
             )
         if self.api == "fsdp1" and self.shard_size is not None and self.strategy not in HYBRID:
             raise JobError(f"--shard-size with fsdp1 needs --strategy HYBRID_SHARD, not {self.strategy}")
+        if self.api == "fsdp1" and self.offload:
+            raise JobError("--offload is modelled for fsdp2 alone: FSDP1's CPUOffload is deprecated with it")
         if self.api == "ddp" and (self.offload or self.wrap):
             raise JobError("--api ddp has neither units (--wrap) nor --offload")
 
     @property
     def reshard(self) -> int | None:
-        """k of RESHARD_INT:k."""
+        """K of RESHARD_INT:k."""
         rest = self.strategy.removeprefix(RESHARD)
         return int(rest) if rest != self.strategy and rest.isdigit() else None
 
@@ -99,7 +101,7 @@ class Job:
     @property
     def shard_group(self) -> int:
         """Ranks over which parameters are sharded."""
-        if self.api == "ddp" or self.strategy == "NO_SHARD" and self.api == "fsdp1":
+        if self.api == "ddp" or (self.strategy == "NO_SHARD" and self.api == "fsdp1"):
             return 1
         if self.strategy in HYBRID and self.shard_size is None:
             return min(8, self.world_size)

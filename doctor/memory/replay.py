@@ -71,7 +71,9 @@ def replay(
 
 def _environment() -> dict[str, str]:
     """One thread: fake tensors do no arithmetic, and threads that wait for it only take memory."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
+    kept = {
+        k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+    }
     return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -110,7 +112,9 @@ def _died(outcome: process.Outcome, folder: Path, python: str, seconds: float) -
     why = outcome.problem or "it left no result"
     if outcome.returncode in (-9, 137):
         why = "it was killed, probably for memory (is the model built on real tensors?)"
-    return ReplayError("child", f"the replay ended while {stage}: {why}", place, stack or "\n".join(lines[-20:]))
+    return ReplayError(
+        "child", f"the replay ended while {stage}: {why}", place, stack or "\n".join(lines[-20:])
+    )
 
 
 def _text(path: Path) -> str:

@@ -85,9 +85,7 @@ def simulate(
                 waiting = [w for w in waiting if w[0] >= size]
         elif kind == MARK:
             phase.after, phase.reserved = counters.allocated, counters.reserved_peak
-            phase = Phase(
-                events.operator_names[operator], row, counters.allocated, counters.allocated, row
-            )
+            phase = Phase(events.operator_names[operator], row, counters.allocated, counters.allocated, row)
             run.phases.append(phase)
         elif kind == HOST_ALLOCATE:
             host[block] = size

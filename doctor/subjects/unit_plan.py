@@ -1,4 +1,4 @@
-"""How a model is cut into FSDP units: which parameters each gathers and shards. Bytes and elements, no tensors."""
+"""How a model is cut into FSDP units: which parameters each gathers and shards."""
 
 from __future__ import annotations
 

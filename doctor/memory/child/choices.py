@@ -33,6 +33,30 @@ class FusedRMSNorm(torch.autograd.Function):  # type: ignore[misc]
         return torch.empty_like(x), torch.empty_like(weight) if wants else None, None
 
 
+class GroupedMM(torch.autograd.Function):  # type: ignore[misc]
+    """Rows of x in groups, each times a matrix of its own; torch's fake form takes bf16 only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any, offs: Any) -> Any:
+        """Rows (n, k), matrices (groups, k, m): (n, m)."""
+        ctx.save_for_backward(x, w, offs)
+        return x.new_empty((x.shape[0], w.shape[2]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Gradients of matrices and rows, in this order."""
+        x, w, _ = ctx.saved_tensors
+        of_w = torch.empty_like(w) if ctx.needs_input_grad[1] else None
+        return torch.empty_like(x) if ctx.needs_input_grad[0] else None, of_w, None
+
+
+def grouped_mm(x: Any, w: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """The form with rows in groups; the others stay torch's own."""
+    if x.dim() == 2 and w.dim() == 3 and bias is None:
+        return GroupedMM.apply(x, w, offs)
+    raise NotImplementedError("_grouped_mm of these shapes has no fake form here")
+
+
 class Choices:
     """The overrides for one kind of GPU."""
 
@@ -50,7 +74,10 @@ class Choices:
             "softmax.int": softmax,
             "log_softmax.int": log_softmax,
             "scaled_dot_product_attention": self.attention,
+            "_grouped_mm": grouped_mm,
         }.items():
+            if not hasattr(aten, name.partition(".")[0]):
+                continue
             self._library.impl(name, kernel, "AutogradCPU", allow_override=True)
 
     def attention(
@@ -101,7 +128,9 @@ class Choices:
                 if pad:
                     more.setdefault("scale", d**-0.5)
                     q, k, v = (torch.nn.functional.pad(t, (0, pad)) for t in (q, k, v))
-                out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, **more)[0]
+                out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, **more)[
+                    0
+                ]
                 return out[..., :d] if pad else out
             align = 8 if q.dtype in HALF else 4
             usable = q.dtype != torch.float64 and d % align == 0 and dv % align == 0
@@ -123,7 +152,7 @@ def _heads(q: Any, k: Any, v: Any, grouped: bool) -> bool:
     """Whether the fused kernels take these batches and heads; they broadcast neither."""
     if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
         return False
-    return bool(q.shape[1] == k.shape[1] or grouped and q.shape[1] % k.shape[1] == 0)
+    return bool(q.shape[1] == k.shape[1] or (grouped and q.shape[1] % k.shape[1] == 0))
 
 
 def dropout(x: Any, p: float, train: bool) -> Any:

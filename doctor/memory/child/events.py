@@ -45,6 +45,7 @@ class Events:
         self.modules.number("")
 
     def __len__(self) -> int:
+        """Rows so far."""
         return len(self._columns[0])
 
     def row(self, kind: int, block: int, size: int, stream: int, operator: int, module: int) -> None:

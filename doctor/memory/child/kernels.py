@@ -24,7 +24,9 @@ def nbytes(t: Any) -> int:
 
 
 HALF = (torch.float16, torch.bfloat16)
-REDUCED = frozenset(("sum", "mean", "linalg_vector_norm", "norm", "amax", "amin", "prod", "any", "all", "max", "min"))
+REDUCED = frozenset(
+    ("sum", "mean", "linalg_vector_norm", "norm", "amax", "amin", "prod", "any", "all", "max", "min")
+)
 ACCUMULATORS = {torch.int64: 8, torch.float64: 8, torch.bool: 1, torch.uint8: 1}
 SORTED_FROM = 3072
 """Indices above which the gradient of an embedding is made by sorting them."""
@@ -50,6 +52,7 @@ class Kernels:
             "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
             "embedding_dense_backward": _embedding_backward,
             "_softmax_backward_data": _softmax_backward,
+            "_grouped_mm": _grouped_mm,
             "_index_put_impl_": _index_put,
             "index_put_": _index_put,
             "index_put": _index_put,
@@ -86,17 +89,35 @@ class Kernels:
         return (x.numel() * dtype.itemsize, *made) if widened else made
 
 
+def _grouped_mm(x: Any, *_: Any, **__: Any) -> Sequence[int]:
+    return (480, 67584) if x.dtype == torch.bfloat16 else ()
+
+
 def _softmax_backward(go: Any, output: Any, *_: Any, **__: Any) -> Sequence[int]:
     return (nbytes(output),)
 
 
-def _convolution(x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, *rest: Any, **__: Any) -> Sequence[int]:
+def _convolution(
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    *rest: Any,
+    **__: Any,
+) -> Sequence[int]:
     groups = rest[-1]
     if _as_it_is(x, w, transposed, groups):
         return ()
     kernel = w.shape[2:]
     if _one(kernel):
-        return () if x.shape[0] * x[0, 0].numel() > 1 << 13 else (nbytes(x), x.numel() // x.shape[1] * w.shape[0] * x.element_size())
+        return (
+            ()
+            if x.shape[0] * x[0, 0].numel() > 1 << 13
+            else (nbytes(x), x.numel() // x.shape[1] * w.shape[0] * x.element_size())
+        )
     if not transposed and x.shape[1] < 4 and _small(kernel) and x.element_size() == 2:
         return ()  # a first layer of few channels has a kernel that needs no copies
     if transposed:
@@ -116,11 +137,15 @@ def _convolution_backward(go: Any, x: Any, w: Any, *args: Any, **__: Any) -> Seq
         if mask[2]:
             return buffers(go, [0, *range(2, go.dim())], 132)
         return ()
-    copies = _padded(x, 1) + nbytes(go) + _padded(w, 1)
-    if not mask[1] or _one(w.shape[2:]):
-        return () if _one(w.shape[2:]) else (copies,)
+    copies = _padded(x, 1) + _padded(go, 1) + _padded(w, 1)
     wide = w.numel() * 4
     places = go.numel() // go.shape[1]
+    if _one(w.shape[2:]):
+        if not mask[1]:
+            return ()
+        return (16 * wide,) if x.dim() == 4 and places > 1 << 13 else (copies + wide,)
+    if not mask[1]:
+        return (copies,)
     parts = 13 if places >= 1 << 18 or wide < 1 << 18 else 1
     return (copies + min(parts * wide, 15 * MIB + MIB * 3 // 4),)
 
@@ -190,7 +215,9 @@ def _embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) ->
     return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, parts * width * 4)
 
 
-def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any, **__: Any) -> Sequence[int]:
+def _index_put(
+    x: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any, **__: Any
+) -> Sequence[int]:
     if not accumulate:
         return ()
     n = max((int(i.numel()) for i in indices if i is not None), default=0)

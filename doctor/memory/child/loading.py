@@ -30,7 +30,8 @@ def function(spec: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         near = ", ".join(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
         raise Refused(
-            what, f"{what} {spec}: {source} has no function {name!r}" + (f"; it has {near}"[:300] if near else "")
+            what,
+            f"{what} {spec}: {source} has no function {name!r}" + (f"; it has {near}"[:300] if near else ""),
         )
     return found  # type: ignore[no-any-return]
 
@@ -67,7 +68,7 @@ def _reraise(error: BaseException, what: str, said: str) -> Any:
     place = user_place(error)
     hint = ""
     if "CUDA" in text and ("not compiled" in text or "not linked" in text or "NVIDIA driver" in text):
-        hint = " (it asks for a GPU: leave the device to the doctor, which places the module and calls the batch function with one)"
+        hint = " (it asks for a GPU: leave the device to the doctor, which places the module and the batch)"
     elif isinstance(error, Offline) or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
         hint = " (it needs the network: build the model from a configuration, without downloading weights)"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
@@ -81,9 +82,11 @@ def one_line(text: str) -> str:
 
 
 def user_place(error: BaseException) -> str:
-    """File and line of the innermost frame outside torch, transformers and this package, else the innermost."""
+    """File and line of the innermost frame that is neither torch's nor this package's, else the innermost."""
     own = os.path.dirname(os.path.abspath(__file__))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<frozen"))]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<frozen"))
+    ]
     foreign = (f"{os.sep}torch{os.sep}", f"{os.sep}transformers{os.sep}", f"{os.sep}importlib{os.sep}")
     for f in reversed(frames):
         if not any(part in f.filename for part in foreign):
@@ -107,14 +110,20 @@ def no_network() -> None:
             address = args[1]
             if isinstance(address, tuple) and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
                 raise Offline(f"connection to {address[0]}:{address[1]} while the model is built")
-        elif event == "socket.getaddrinfo" and str(args[0]) not in ("127.0.0.1", "::1", "localhost", "None", ""):
+        elif event == "socket.getaddrinfo" and str(args[0]) not in (
+            "127.0.0.1",
+            "::1",
+            "localhost",
+            "None",
+            "",
+        ):
             raise Offline(f"look-up of {args[0]} while the model is built")
 
     sys.addaudithook(hook)
 
 
 class HfLoss:
-    """Factory of a causal or other language model from a folder with config.json; the module returns `.loss`."""
+    """Factory of a transformers model from a folder with config.json; the module returns `.loss`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -124,7 +133,9 @@ class HfLoss:
         try:
             import transformers
         except ImportError as error:
-            raise Refused("model", f"hf:{self.folder} needs transformers: {error} (pip install fsdp-doctor[hf])") from None
+            raise Refused(
+                "model", f"hf:{self.folder} needs transformers: {error} (pip install fsdp-doctor[hf])"
+            ) from None
         import torch
 
         if not os.path.isfile(os.path.join(self.folder, "config.json")):
@@ -138,14 +149,22 @@ class HfLoss:
                 net = kind(config)
                 break
         if net is None:
-            for auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForImageClassification"):
+            for auto in (
+                "AutoModelForCausalLM",
+                "AutoModelForSeq2SeqLM",
+                "AutoModelForMaskedLM",
+                "AutoModelForImageClassification",
+            ):
                 try:
                     net = getattr(transformers, auto).from_config(config)
                     break
                 except ValueError:
                     continue
         if net is None:
-            raise Refused("model", f"hf:{self.folder}: transformers has no model with a loss for {type(config).__name__}")
+            raise Refused(
+                "model",
+                f"hf:{self.folder}: transformers has no model with a loss for {type(config).__name__}",
+            )
 
         class WithLoss(torch.nn.Module):  # type: ignore[misc]
             """Returns the loss for (input_ids, labels), or for (pixel_values, labels)."""

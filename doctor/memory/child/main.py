@@ -60,12 +60,22 @@ def main(path: str) -> None:
         replay.events.write(os.path.join(folder, "events.bin"))
         result.update(replay.events.header())
     except Refused as error:
-        result = {"refused": {"kind": error.kind, "text": error.text, "place": error.place, "trace": error.trace, **error.more}}
+        result = {
+            "refused": {
+                "kind": error.kind,
+                "text": error.text,
+                "place": error.place,
+                "trace": error.trace,
+                **error.more,
+            }
+        }
     except BaseException as error:
         result = {"refused": _failure(error, stage.name, replay)}
     result["seconds"] = round(time.monotonic() - began, 3)
     result["stages"] = stage.seconds
-    result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
     write_json(os.path.join(folder, "result.json"), result)
     sys.stderr.flush()
     os._exit(0)  # taking fake tensors and process groups apart in order takes seconds and serves nobody
@@ -78,8 +88,13 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
     name = type(error).__name__
     if replay is not None and replay.tracker is not None:
         operator = str(replay.tracker.running or "")
-        if name in ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException") or (
-            isinstance(error, NotImplementedError) and "fake" in str(error).lower() or "meta" in str(error).lower() and isinstance(error, NotImplementedError)
+        if name in (
+            "UnsupportedOperatorException",
+            "DynamicOutputShapeException",
+            "DataDependentOutputException",
+        ) or (
+            (isinstance(error, NotImplementedError) and "fake" in str(error).lower())
+            or ("meta" in str(error).lower() and isinstance(error, NotImplementedError))
         ):
             kind = "operator"
     return {
@@ -91,4 +106,3 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
         "place": user_place(error),
         "trace": "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:],
     }
-

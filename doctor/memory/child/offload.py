@@ -1,4 +1,4 @@
-"""Parameters on the host: on fake tensors host and GPU have the same device, so moves are followed by rule."""
+"""Parameters on the host: on fake tensors host and GPU have the same device, so a rule follows moves."""
 
 from __future__ import annotations
 

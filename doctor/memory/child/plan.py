@@ -9,7 +9,9 @@ from torch import nn
 
 def describe(model: nn.Module, wrap: set[type[nn.Module]]) -> dict[str, Any]:
     """Units, parameters and buffers. A parameter belongs to the nearest unit around its first place."""
-    units: list[dict[str, Any]] = [{"name": "", "kind": type(model).__name__, "parent": None, "container": False}]
+    units: list[dict[str, Any]] = [
+        {"name": "", "kind": type(model).__name__, "parent": None, "container": False}
+    ]
     unit_of: dict[str, int] = {"": 0}
     seen: set[int] = {id(model)}
     for path, module in model.named_modules():
@@ -18,7 +20,9 @@ def describe(model: nn.Module, wrap: set[type[nn.Module]]) -> dict[str, Any]:
             parent = unit_of[_nearest(path.rpartition(".")[0], unit_of)]
             unit_of[path] = len(units)
             container = isinstance(module, (nn.ModuleList, nn.ModuleDict))
-            units.append({"name": path, "kind": type(module).__name__, "parent": parent, "container": container})
+            units.append(
+                {"name": path, "kind": type(module).__name__, "parent": parent, "container": container}
+            )
     return {
         "units": units,
         "parameters": list(_parameters(model, unit_of)),
@@ -65,4 +69,3 @@ def repeated(model: nn.Module) -> list[list[Any]]:
             entry[0] += 1
             entry[1] += sum(p.numel() for p in child.parameters())
     return sorted(([n, c, e] for n, (c, e) in found.items() if c > 1), key=lambda row: -row[2])
-

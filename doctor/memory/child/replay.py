@@ -77,7 +77,9 @@ class Replay:
         with torch.device("meta"):
             model = call(factory, args, "model")
         if not isinstance(model, torch.nn.Module):
-            raise Refused("model", f"--model {spec}: it returned a {type(model).__name__} and not a torch.nn.Module")
+            raise Refused(
+                "model", f"--model {spec}: it returned a {type(model).__name__} and not a torch.nn.Module"
+            )
         if self.job.get("dtype"):
             model = model.to(dtype(self.job["dtype"]))
         return model

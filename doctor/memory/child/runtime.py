@@ -22,10 +22,10 @@ def patch(tracker: Tracker) -> None:
 
 
 def _no_tracing() -> None:
-    """transformers takes a fake tensor for one that is traced, and then builds masks that it would leave out."""
+    """Transformers takes a fake tensor for one that is traced, and then builds masks in vain."""
     module = sys.modules.get("transformers.utils.import_utils")
     if module is not None and hasattr(module, "is_fake_tensor"):
-        module.is_fake_tensor = lambda _: False
+        setattr(module, "is_fake_tensor", lambda _: False)  # noqa: B010 - a module of another package
 
 
 def _foreach() -> None:

@@ -48,7 +48,8 @@ def classes(model: nn.Module, names: Iterable[str], flag: str) -> set[type[nn.Mo
     if missing:
         said = ", ".join(f"{n} ({c} of them)" for n, c, _ in repeated(model)[:6]) or "none"
         raise Refused(
-            "class", f"{flag}: the model has no module of class {', '.join(missing)}; repeated blocks in it: {said}"
+            "class",
+            f"{flag}: the model has no module of class {', '.join(missing)}; repeated blocks in it: {said}",
         )
     return {kind for n in names for kind in known[n]}
 
@@ -73,7 +74,9 @@ class Sharded:
         if shard and self.world % shard:
             raise Refused("world", f"--shard-size {shard} does not divide --world-size {self.world}")
         if shard and (self.api == "fsdp2" or self.job["strategy"] in HYBRID):
-            return init_device_mesh("cpu", (self.world // shard, shard), mesh_dim_names=("replicate", "shard"))
+            return init_device_mesh(
+                "cpu", (self.world // shard, shard), mesh_dim_names=("replicate", "shard")
+            )
         return init_device_mesh("cpu", (self.world,))
 
     def before_fakes(self) -> None:
@@ -118,7 +121,9 @@ class Sharded:
                 sharding_strategy=ShardingStrategy[self.job["strategy"]],
                 device_mesh=self.mesh if self.job["strategy"] in HYBRID else None,
                 mixed_precision=MixedPrecision(
-                    param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype, buffer_dtype=self.param_dtype
+                    param_dtype=self.param_dtype,
+                    reduce_dtype=self.reduce_dtype,
+                    buffer_dtype=self.param_dtype,
                 )
                 if self.param_dtype or self.reduce_dtype
                 else None,

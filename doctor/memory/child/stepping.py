@@ -32,13 +32,16 @@ def optimizer(model: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise Refused("model", "the model has no parameter that requires a gradient")
-    return getattr(torch.optim, name)(trained, lr=1e-5, **flags)  # type: ignore[no-any-return]
+    made: torch.optim.Optimizer = getattr(torch.optim, name)(trained, lr=1e-5, **flags)
+    return made
 
 
 class Loop:
     """One configuration's steps."""
 
-    def __init__(self, sharded: Sharded, batch: tuple[Any, ...], job: dict[str, Any], tracker: Tracker) -> None:
+    def __init__(
+        self, sharded: Sharded, batch: tuple[Any, ...], job: dict[str, Any], tracker: Tracker
+    ) -> None:
         self.sharded, self.batch, self.job, self.tracker = sharded, batch, job, tracker
         self.optimizer = optimizer(sharded.model, job.get("optimizer", "adamw"))
         self.accumulate = int(job.get("accumulate") or 1)
@@ -81,10 +84,14 @@ class Loop:
     def _scalar(self, loss: Any) -> Any:
         if not isinstance(loss, torch.Tensor):
             raise Refused(
-                "loss", f"the model returned {_kind(loss)} and not a scalar loss: wrap it in a module that returns the loss alone"
+                "loss",
+                f"the model returned {_kind(loss)} and not a scalar loss: "
+                "wrap it in a module that returns the loss alone",
             )
         if loss.numel() != 1:
-            raise Refused("loss", f"the model returned a tensor of shape {tuple(loss.shape)} and not a scalar loss")
+            raise Refused(
+                "loss", f"the model returned a tensor of shape {tuple(loss.shape)} and not a scalar loss"
+            )
         if not loss.requires_grad:
             raise Refused("loss", "the loss that the model returned depends on no parameter that trains")
         return loss

@@ -52,7 +52,9 @@ class Where:
     def name(self, root: torch.nn.Module) -> None:
         """Learn the modules of a model; wrappers' own parts of the names are left out."""
         for path, module in root.named_modules(remove_duplicate=True):
-            parts = (p for p in path.split(".") if p not in ("_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+            parts = (
+                p for p in path.split(".") if p not in ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+            )
             self._names[id(module)] = ".".join(parts)
 
     def install(self) -> None:
@@ -223,7 +225,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             self._settle()
         self.running = func
         in_backward = torch._C._current_graph_task_id() != -1
-        share = operand = None
+        share, operand = None, None
         if in_backward and func is aten.add.Tensor and called_by_engine():
             share, operand = self._left_operand(args)
         for size, name in self.kernels.workspaces(func, args, in_backward):
@@ -235,14 +237,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             args, kwargs = answer.args, answer.kwargs
         operator = func._schema.name if hasattr(func, "_schema") else str(func)
         during = [
-            self._new(size, operator + " (workspace)") for size in self.kernels.temporaries(func, args, kwargs) if size
+            self._new(size, operator + " (workspace)")
+            for size in self.kernels.temporaries(func, args, kwargs)
+            if size
         ]
         out = func(*args, **kwargs)
         if out is not None:
             self._outputs(func, operator, args, kwargs, out, share)
         for block in during:
             self._drop(block)
-        if share is not None:
+        if share is not None and operand is not None:
             self._pending = (operand.ref, id(operand), out.untyped_storage()._cdata)
         values.follow(func, args, kwargs, out)
         return out
@@ -261,7 +265,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _left_operand(self, args: Any) -> tuple[int | None, Any]:
         """The block that the engine would add into, if this is one of its sums of gradients.
 
-        It does so for a left operand that nobody else holds; our tensors are a subclass, for which it does not.
+        It does so where nobody else holds the left operand, but not for a subclass of Tensor as ours.
         """
         left = args[0]
         entry = self.live.get(left.untyped_storage()._cdata)

@@ -1,8 +1,8 @@
 """Values of small tensors, and assumptions where there are none.
 
 Integer and boolean tensors that follow from the batch alone (ids, masks, positions) are computed for real
-beside their fakes, so that `.item()`, `if mask.all()` and `x[mask]` go the way they would go. What follows from
-activations (a router's choice) is assumed: balanced, and every assumption is listed with its place.
+beside their fakes, so that `.item()`, `if mask.all()` and `x[mask]` go the way they would go. What follows
+from activations (a router's choice) is assumed: balanced, and every assumption is listed with its place.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _worth(out: Any) -> bool:
     if not isinstance(out, torch.Tensor):
         return False
     whole = out.dtype in INTEGERS
-    return out.numel() <= (MOST_INTEGERS if whole else MOST_FLOATS)
+    return bool(out.numel() <= (MOST_INTEGERS if whole else MOST_FLOATS))
 
 
 INTEGERS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -107,7 +107,9 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     if schema is None:
         return
     written = _written(schema, args) if schema.is_mutable else []
-    made = written or ([out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (tuple, list)) else [])
+    made = written or (
+        [out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (tuple, list)) else []
+    )
     if made and all(_worth(o) for o in made) and not schema.name.partition("::")[2].startswith(UNSET):
         real = _computed(func, args, kwargs)
         if real is not None:
@@ -192,8 +194,9 @@ def _scalar(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | Non
 
 
 def _count(tracker: Tracker, mask: Any) -> int:
-    share = getattr(mask, "_density", 0.5)
-    return min(mask.numel(), max(1, int(mask.numel() * share * (tracker.assumed.imbalance if share < 0.5 else 1))))
+    share = float(getattr(mask, "_density", 0.5))
+    elements = int(mask.numel())
+    return min(elements, max(1, int(elements * share * (tracker.assumed.imbalance if share < 0.5 else 1))))
 
 
 def _nonzero(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
