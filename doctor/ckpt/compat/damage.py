@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fsdp_doctor.ckpt.compat.question import DCP, PER_RANK, Question, some
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, FileRole, Format
 from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem, ProblemKind
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 
@@ -126,8 +126,10 @@ def _own_slices(question: Question, problem: Problem) -> bool:
 def _obstacle(question: Question, problem: Problem) -> Obstacle:
     cause, index = CAUSES[problem.kind], question.index
     effect = _effect(problem)
+    if problem.kind is K.FILE_NEWER and _of_one_step(index):
+        effect = Effect.NOTE
     fix, command = FIXES[cause]
-    if problem.harm in (Harm.NOTE,):
+    if effect is Effect.NOTE:
         fix, command = "", None
     hit = f" ({some(problem.tensors)})" if problem.tensors else ""
     named = f"{problem.path}: " if problem.path and problem.path not in problem.detail else ""
@@ -143,6 +145,18 @@ def _obstacle(question: Question, problem: Problem) -> Obstacle:
         tensor=problem.tensors[0] if problem.tensors else None,
         examples=problem.tensors[:8],
     )
+
+
+def _of_one_step(index: CheckpointIndex) -> bool:
+    """Every file that is newer than the metadata holds the optimizer's step, and all steps agree.
+
+    Then the files were copied later, and are not of a later save.
+    """
+    written = index.dcp.modified if index.dcp is not None else None
+    data = [f for f in index.files if f.role is FileRole.DATA and f.referenced]
+    if written is None or len({s for f in data for s in f.steps}) != 1:
+        return False
+    return all(f.steps for f in data if f.modified is not None and f.modified > written)
 
 
 def _effect(problem: Problem) -> Effect:
