@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +32,7 @@ model = nn.parallel.DistributedDataParallel(nn.Sequential(*(nn.Linear(256, 256) 
 optimizer = torch.optim.AdamW(model.parameters())
 steps = int(sys.argv[1])
 times = []
+spent = time.process_time()
 for step in range(steps):
     began = time.perf_counter()
     loss = model(torch.randn(64, 256)).pow(2).mean()
@@ -40,14 +42,25 @@ for step in range(steps):
     print(f"step {step} loss {loss.item():.6f}", flush=True)
     times.append(time.perf_counter() - began)
 if dist.get_rank() == 0:
-    open(sys.argv[2], "w").write(repr(times[steps // 10:]))
+    times = [(time.process_time() - spent) / steps, *times[steps // 10:]]
+    open(sys.argv[2], "w").write(repr(times))
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
-def job(folder: Path, steps: int, under: bool, number: int) -> tuple[float, float, float]:
-    """One job: median of its steps in seconds, its whole time, and processor time of `run` itself."""
+@dataclass(frozen=True)
+class Job:
+    """One job: seconds of its median step, processor seconds of rank 0 per step, whole time, and `run`'s own."""
+
+    step: float
+    spent: float
+    whole: float
+    own: float
+
+
+def job(folder: Path, steps: int, under: bool, number: int) -> Job:
+    """Run one job, plainly or under `run`."""
     out = folder / f"times-{number}-{under}"
     script = folder / "job.py"
     script.write_text(JOB)
@@ -63,7 +76,8 @@ def job(folder: Path, steps: int, under: bool, number: int) -> tuple[float, floa
     )
     whole = time.monotonic() - began
     times = [float(t) for t in out.read_text().strip("[]").split(",")]
-    return statistics.median(times), whole, _own_seconds(folder / f"run-{number}") if under else 0.0
+    own = _own_seconds(folder / f"run-{number}") if under else 0.0
+    return Job(statistics.median(times[1:]), times[0], whole, own)
 
 
 def _own_seconds(run: Path) -> float:
@@ -80,25 +94,29 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--steps", type=int, default=800)
     given = parser.parse_args()
-    ratios, plain, whole, own = [], [], [], []
+    ratios, spent, plain, whole, own = [], [], [], [], []
     with tempfile.TemporaryDirectory(prefix="bench-run-") as name:
         for pair in range(given.pairs):
             found = {}
             for under in (pair % 2 == 0, pair % 2 == 1):
                 found[under] = job(Path(name), given.steps, under, pair)
-            ratios.append(found[True][0] / found[False][0])
-            plain.append(found[False][0])
-            whole.append(found[True][1] - found[False][1])
-            own.append(found[True][2] / found[True][1])
+            with_run, without = found[True], found[False]
+            ratios.append(with_run.step / without.step)
+            spent.append(with_run.spent / without.spent)
+            plain.append(without.step)
+            whole.append(with_run.whole - without.whole)
+            own.append(with_run.own / with_run.whole)
             print(
-                f"pair {pair}: {found[False][0] * 1e3:.3f} ms plain, {found[True][0] * 1e3:.3f} ms under run, "
-                f"ratio {ratios[-1]:.4f}",
+                f"pair {pair}: {without.step * 1e3:.3f} ms plain, {with_run.step * 1e3:.3f} ms under run, ratio "
+                f"{ratios[-1]:.4f}; of rank 0's processor time {spent[-1]:.4f}",
                 flush=True,
             )
-    low, high = spread(ratios)
-    print(
-        f"step under run / plain: {statistics.median(ratios):.4f} (95 % of resampled medians {low:.4f}-{high:.4f})"
-    )
+    for name, values in (("step time", ratios), ("processor time of rank 0", spent)):
+        low, high = spread(values)
+        print(
+            f"{name}, under run / plain: {statistics.median(values):.4f} "
+            f"(95 % of resampled medians {low:.4f}-{high:.4f})"
+        )
     print(f"median step plain {statistics.median(plain) * 1e3:.3f} ms; two lines of output per step")
     print(
         f"processor time of run itself: {statistics.median(own) * 100:.2f} % of one core over the whole job"
