@@ -36,8 +36,9 @@ def _spec(signature: Signature) -> CheckSpec:
         judge=_judge_of(signature),
         documentation=Documentation(
             title=signature.title,
-            what=f"Finds lines such as “{signature.sample.strip()[:220]}”. Such a line {MEANS[signature.kind]} "
-            f"({signature.kind.value}, weight {signature.weight}, scope: {signature.scope.value}).{caught}",
+            what=f"Finds lines such as “{signature.sample.strip()[:220]}”. "
+            f"Such a line {MEANS[signature.kind]} ({signature.kind.value}, weight {signature.weight}, "
+            f"scope: {signature.scope.value}).{caught}",
             why=signature.why,
             fix=signature.fix + (f" (`{signature.command}`)" if signature.command else "") + ".",
             sources=signature.sources + ".",

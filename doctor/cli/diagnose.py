@@ -1,4 +1,4 @@
-"""`fsdp-doctor diagnose`: from what a failed or hanging job left behind to the cause, the rank and the fix."""
+"""`fsdp-doctor diagnose`: from what a failed or hanging job left behind to cause, rank and fix."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ AUTO = "auto"
 def command(
     settings: Settings, paths: tuple[str, ...], live: str | None, job: str | None, table: bool
 ) -> int:
-    """Diagnose a job from what it left behind: PATHS are logs, folders, archives (tar, zip, gz, zst), or - for
-    standard input.
+    """Diagnose a job from what it left behind.
+
+    PATHS are logs, folders, archives (tar, zip, gz, zst), or - for standard input.
 
     All usual forms are read: output of torchrun (plain, --tee, --log-dir), srun, mpirun and Kubernetes, JSON
     logs, NCCL's debug output, elastic error files, Flight Recorder dumps, stacks of py-spy and faulthandler,
@@ -181,9 +182,9 @@ def _unjudged(evidence: Incident, diagnosis: Diagnosis) -> Iterator[str]:
         yield "the cause: these logs do not decide it"
     read = [i for i in evidence.inputs if i.kind != "unread"]
     for i in evidence.inputs:
-        if i.kind == "unread" and not read:
+        if i.problem and (i.kind != "unread" or not read) and not evidence.truncated:
             yield f"{i.name}: {i.problem}"
-    if not read and not evidence.recorder:
+    if not read and not evidence.recorder and not any(i.problem for i in evidence.inputs):
         yield "nothing that was given could be read as a log"
     if evidence.truncated:
         yield "the rest of the logs: the deadline came first"

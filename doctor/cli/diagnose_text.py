@@ -51,7 +51,7 @@ def render(report: Report, style: Style, table: bool) -> str:
         page.blank()
         page.paragraph([("To paste into an issue", "bold")])
         page.paragraph([(str(data.get("summary")), "")], first="  ", hang=2)
-    notes = [*_texts(data.get("notes")), *report.unjudged]
+    notes = dict.fromkeys((*_texts(data.get("notes")), *report.unjudged))
     if notes:
         page.blank()
         for note in notes:
@@ -85,10 +85,9 @@ def _cause(
         page.labelled("proof" if number == 0 else "", _proof([proof]))
     victims = data.get("victims")
     if isinstance(victims, list) and victims:
-        page.labelled(
-            "victims",
-            f"{len(victims)} rank{'s' if len(victims) != 1 else ''} only suffered: {', '.join(map(str, victims[:16]))}{', …' if len(victims) > 16 else ''}",
-        )
+        named = ", ".join(map(str, victims[:16])) + (", …" if len(victims) > 16 else "")
+        plural = "s" if len(victims) != 1 else ""
+        page.labelled("victims", f"{len(victims)} rank{plural} only suffered: {named}")
     for number, fix in enumerate(_maps(data.get("fixes"))):
         page.labelled("fix" if number == 0 else "or", str(fix.get("text")))
         if fix.get("command"):

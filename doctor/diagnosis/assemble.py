@@ -100,7 +100,8 @@ def assemble(
 
 def _part_attempts(scan: SourceScan) -> None:
     """Tell attempts apart in a log whose launcher does not say that it restarts: a second report of a failed
-    process by the same agent is of another attempt than the first."""
+    process by the same agent is of another attempt than the first.
+    """
     if scan.attempts or scan.path_attempt:
         return
     reports: dict[int | None, list[int]] = {}

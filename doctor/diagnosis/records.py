@@ -1,4 +1,4 @@
-"""What one source (a file, a stream, a part of a big file) gave: plain values that travel between processes."""
+"""What one source (a file, a stream, a part of a big file) gave: plain values, sent between processes."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ class Scanner:
         marks = self._sampled(start, end)
         at = stop = NEVER
         gates: set[int] = set()
-        for place, gate in places:
-            place += start
+        for found, gate in places:
+            place = found + start
             if place <= stop:
                 gates.add(gate)
                 continue
@@ -224,8 +224,10 @@ class Scanner:
             self._piece(line, stop, signatures, frames)
 
     def _enough(self, token: bytes, gates: set[int]) -> bool:
-        """Whether a writer has long had enough of every signature that these gates lead to: then it is counted
-        without a look at the line, which is what makes a log of nothing but complaints bearable."""
+        """Whether a writer has long had enough of every signature that these gates lead to.
+
+        Then it is counted without a look at the line, which makes a log of nothing but complaints bearable.
+        """
         key = self._tokens.get(token)
         if key is None:
             return False

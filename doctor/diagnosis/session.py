@@ -1,4 +1,4 @@
-"""From paths to an incident: reads everything once, big files in parts on several processors, within a deadline."""
+"""From paths to an incident: everything is read once, big files in parts on several processors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -19,6 +19,7 @@ from fsdp_doctor.diagnosis.readers.inputs import STDIN, Given, expand, hints
 from fsdp_doctor.diagnosis.readers.streams import (
     CHUNK,
     HEAD,
+    LATE,
     Stream,
     Unreadable,
     encoding_of,
@@ -116,7 +117,7 @@ def _year(path: str) -> int:
 def _small(given: Given, result: Read, until: float | None, plain: bool) -> None:
     year = _year(given.path)
     try:
-        for stream in streams(given.path):
+        for stream in streams(given.path, until):
             if looks_like_dump(stream.name, stream.head) and stream.path not in (None, STDIN):
                 result.dumps.append(given.path)
                 continue
@@ -128,52 +129,23 @@ def _small(given: Given, result: Read, until: float | None, plain: bool) -> None
             result.scans.append(_scan(stream, year, until, plain, result))
     except Unreadable as error:
         result.unread.append(Input(given.path, "unread", problem=str(error)))
+        result.truncated = result.truncated or str(error) == LATE
 
 
 def _scan(stream: Stream, year: int, until: float | None, plain: bool, result: Read) -> SourceScan:
     scan = hints("stdin" if stream.name == STDIN else stream.name)
     scanner = Scanner(scan, matcher(plain), year)
     try:
-        chunks = _timed(stream.chunks, until) if stream.name == STDIN and until is not None else stream.chunks
-        for chunk in chunks:
+        for chunk in stream.chunks:
             scanner.feed(chunk)
             if until is not None and time.monotonic() > until:
-                scan.problem = "the deadline came before its end"
+                scan.problem = LATE
                 result.truncated = True
                 break
     except Unreadable as error:
         scan.problem = str(error)
-    except TimeoutError:
-        scan.problem = "the deadline came before its end"
-        result.truncated = True
+        result.truncated = result.truncated or scan.problem == LATE
     return scanner.finish()
-
-
-def _timed(chunks: Iterator[bytes], until: float) -> Iterator[bytes]:
-    """A pipe's chunks, each waited for in a thread that the deadline leaves behind."""
-    import queue
-
-    box: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=4)
-
-    def pump() -> None:
-        try:
-            for chunk in chunks:
-                box.put(chunk)
-            box.put(None)
-        except BaseException as error:  # handed to the thread that reads
-            box.put(error)
-
-    threading.Thread(target=pump, name="stdin", daemon=True).start()
-    while True:
-        try:
-            item = box.get(timeout=max(until - time.monotonic(), 0.01))
-        except queue.Empty:
-            raise TimeoutError from None
-        if item is None:
-            return
-        if isinstance(item, BaseException):
-            raise item
-        yield item
 
 
 # large files
@@ -238,7 +210,7 @@ def _part(path: str, low: int, high: int, year: int, until: float | None, plain:
                     data += _rest_of_line(file, data)
                 scanner.feed(data)
                 if until is not None and time.monotonic() > until:
-                    scan.problem = "the deadline came before its end"
+                    scan.problem = LATE
                     break
     except (Unreadable, OSError) as error:
         scan.problem = str(error)

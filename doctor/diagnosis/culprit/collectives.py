@@ -106,12 +106,11 @@ def candidates(view: View) -> list[Candidate]:
     if (aborted := _aborted(view)) is not None:
         found.append(aborted)
     groups = stuck_ranks(view)
-    for name in sorted(
+    names = sorted(
         groups, key=lambda g: min((s.began for s in groups[g].values() if s.began is not None), default=0.0)
-    ):
-        if (judged := _group(view, groups[name], groups)) is not None:
-            found.append(judged)
-    return found
+    )
+    judged = (_group(view, groups[name], groups) for name in names)
+    return [*found, *(c for c in judged if c is not None)]
 
 
 # torch's own comparison
@@ -174,8 +173,9 @@ def _minority(what: Mapping[int, object]) -> frozenset[int]:
 
 
 def _aborted(view: View) -> Candidate | None:
-    """gloo aborts the process that receives more than it expects. Where all others stand in the same gather
-    of FSDP's parameters, whose size is the same everywhere, the one that aborted ran something else."""
+    """The process that receives more than it expects is aborted by gloo. Where all others stand in the same gather
+    of FSDP's parameters, whose size is the same everywhere, the one that aborted ran something else.
+    """
     hits = [h for h in view.hits if h.code == "LOG160"]
     aborted = frozenset(e.rank for e in view.exits if e.code in (-6, 134) and e.rank is not None)
     others = view.expected - aborted

@@ -88,11 +88,7 @@ def _attempt(view: View) -> list[Conclusion]:
             culprits=(),
             record_next=first.record_next or RECORD,
         )
-    kept = [first]
-    for other in ordered[1:]:
-        if _independent(view, best, other):
-            kept.append(other.conclusion)
-    return kept
+    return [first, *(c.conclusion for c in ordered[1:] if _independent(view, best, c))]
 
 
 def _reason_first(view: View, ordered: list[Candidate]) -> list[Candidate]:

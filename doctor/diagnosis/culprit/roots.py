@@ -9,15 +9,13 @@ from string import Formatter
 
 from fsdp_doctor.diagnosis import oom, phases
 from fsdp_doctor.diagnosis.culprit.view import (
-    WAITED,
     Candidate,
     View,
     proof,
     rank_words,
     unique_proofs,
-    weight,
 )
-from fsdp_doctor.subjects.incident import CONFIRMS, LIKELY, ROOT, VICTIM, Conclusion, Hit, Proof, Remedy
+from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Conclusion, Hit, Proof, Remedy
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope, Signature
 from fsdp_doctor.tables.xid import XIDS, Kind
@@ -147,22 +145,23 @@ def _culprits(view: View, signature: Signature, hits: Sequence[Hit], ranks: froz
         return frozenset((owner,))
     everyone = view.ranks | ranks
     if signature.scope is Scope.RANK:
-        if len(ranks) > 1 and len(ranks) >= max(JOB_SHARE * len(everyone), 2):
-            return _first_alone(view, hits, ranks)
-        return ranks
+        shared = len(ranks) > 1 and len(ranks) >= JOB_SHARE * len(everyone)
+        return frozenset() if shared else ranks  # nobody is to blame for what all of them raise
     if signature.scope is Scope.DEVICE and len(ranks) == 1:
         return ranks
     others = view.waited | view.lost_peer
-    if signature.scope in (Scope.JOB, Scope.HOST) and ranks and others and not ranks & others:
-        # The others ran on until they waited: what would stop every rank stopped only these.
-        if len(ranks) <= 0.25 * len(ranks | others) or (len(ranks) == 1 and len(others) >= 1):
-            return ranks if signature.weight >= CONFIDENT and any(h.frames for h in hits) else frozenset()
+    # The others ran on until they waited: what would stop every rank stopped only these.
+    apart = bool(ranks and others) and not ranks & others
+    few = len(ranks) == 1 or len(ranks) <= 0.25 * len(ranks | others)
+    if signature.scope in (Scope.JOB, Scope.HOST) and apart and few:
+        return ranks if signature.weight >= CONFIDENT and any(h.frames for h in hits) else frozenset()
     return frozenset()
 
 
 def _owner(view: View, hits: Sequence[Hit]) -> int | None:
     """The one rank that ended by an error of its own and said nothing under its name: the error without a
-    name is its, if it was printed once while the launcher stopped the others."""
+    name is its, if it was printed once while the launcher stopped the others.
+    """
     if sum(h.count for h in hits) != 1 or not any(h.frames for h in hits):
         return None
     speakers = {
@@ -173,11 +172,6 @@ def _owner(view: View, hits: Sequence[Hit]) -> int | None:
     failed = [e for e in view.failed_exits if e.code == 1 and e.rank is not None and e.rank not in speakers]
     stopped = [e for e in view.exits if e.code in (-15, 15, 143)]
     return failed[0].rank if len(failed) == 1 and (stopped or speakers - {None}) else None
-
-
-def _first_alone(view: View, hits: Sequence[Hit], ranks: frozenset[int]) -> frozenset[int]:
-    """Nobody, where all ranks raise the same; the one that differs in its figures is no exception to that."""
-    return frozenset()
 
 
 def _dcp_ranks(view: View, hits: Sequence[Hit]) -> frozenset[int] | None:
@@ -499,11 +493,3 @@ def _same_story(view: View, one: Candidate, two: Candidate) -> bool:
     near = any(p.file == q.file and abs(p.line - q.line) < 200 for p in first for q in second)
     device = any(SIGNATURES[c.code].scope is Scope.DEVICE for c in (a, b) if c.code in SIGNATURES)
     return near and not device
-
-
-def waited_codes() -> frozenset[str]:
-    """Codes of lines that say a rank waited."""
-    return WAITED
-
-
-__all__ = ["CONFIRMS", "candidates", "weight"]

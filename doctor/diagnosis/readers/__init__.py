@@ -1,1 +1,1 @@
-"""From paths to streams of text: folders, archives, compressed files, encodings; bounded whatever they hold."""
+"""From paths to streams of text: folders, archives, compressed files, encodings; always bounded."""

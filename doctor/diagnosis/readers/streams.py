@@ -11,9 +11,12 @@ import gzip
 import io
 import lzma
 import os
+import queue
 import stat
 import sys
 import tarfile
+import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,10 +29,11 @@ HEAD = 64 << 10
 MAX_DEPTH = 3
 MAX_MEMBERS = 20_000
 MAX_UNPACKED = 64 << 30
-MAX_RATIO = 2000
+MAX_RATIO = 400
 RATIO_FROM = 256 << 20
 """Unpacked bytes from which a packed stream that grew more than `MAX_RATIO` times counts as a bomb."""
 BINARY_SHARE = 0.05
+LATE = "the deadline came before its end"
 
 
 class Read(Protocol):
@@ -70,10 +74,48 @@ def open_file(path: str) -> IO[bytes]:
         raise Unreadable(f"cannot be read: {error.strerror}") from None
 
 
-def streams(path: str) -> Iterator[Stream]:
-    """All texts of a file. Raises `Unreadable` where the file itself cannot be opened."""
+def streams(path: str, until: float | None = None) -> Iterator[Stream]:
+    """All texts of a file. Raises `Unreadable` where the file itself cannot be opened.
+
+    A pipe is waited for until `until` (seconds of `time.monotonic`), then it is `Unreadable` too.
+    """
     with open_file(path) as raw:
-        yield from _unpack(path, _Peek(raw), 0, path)
+        patient = until is not None and not stat.S_ISREG(os.fstat(raw.fileno()).st_mode)
+        source = Patient(raw.fileno(), until or 0.0) if patient else raw
+        yield from _unpack(path, _Peek(source), 0, path)
+
+
+class Patient:
+    """A pipe that may never speak or end: it is read by a thread, which the deadline leaves behind."""
+
+    def __init__(self, descriptor: int, until: float) -> None:
+        self._until = until
+        self._box: queue.Queue[bytes | OSError] = queue.Queue(maxsize=8)
+        self._rest = b""
+        self._ended = False
+        threading.Thread(target=self._pump, args=(descriptor,), name="pipe", daemon=True).start()
+
+    def _pump(self, descriptor: int) -> None:
+        try:
+            while data := os.read(descriptor, CHUNK):
+                self._box.put(data)
+            self._box.put(b"")
+        except OSError as error:  # told to the thread that reads
+            self._box.put(error)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, nothing at the end. Raises `Unreadable` at the deadline."""
+        if not self._rest and not self._ended:
+            try:
+                item = self._box.get(timeout=max(self._until - time.monotonic(), 0.01))
+            except queue.Empty:
+                raise Unreadable(LATE) from None
+            if isinstance(item, OSError):
+                raise Unreadable(f"cannot be read on: {item.strerror}")
+            self._rest, self._ended = item, not item
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
 
 
 class _Peek(io.RawIOBase):
@@ -274,7 +316,7 @@ def encoding_of(head: bytes) -> str | None:
     strange = sum(
         sample.count(bytes((c,))) for c in (*range(1, 7), 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25)
     )
-    if sample.count(0) + strange > max(BINARY_SHARE * len(sample), 1) and sample.count(0) < len(sample):
+    if sample.count(0) + strange > max(BINARY_SHARE * len(sample), 1):
         return None
     return "utf-8"
 
