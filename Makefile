@@ -46,6 +46,7 @@ bench: $(DEV)
 	$(BIN)/python -m bench.spine
 	$(BIN)/python -m bench.ranks
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.diagnose
 
 dist: $(DEV)
 	$(BIN)/python -m build --outdir dist .
