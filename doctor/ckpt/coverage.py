@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,6 +122,8 @@ def _pairs(boxes: list[tuple[tuple[int, int], ...]]) -> bool:
 
 def regions_overlap(starts: array[int], lengths: array[int]) -> tuple[int, int] | None:
     """The first two items (starts) that claim the same bytes of a file."""
+    if not any(map(operator.gt, map(operator.add, starts, lengths), starts[1:])):
+        return None  # in order and apart, as they are written
     end, before = -1, -1
     for start, length in sorted(zip(starts, lengths, strict=True)):
         if start < end and length:

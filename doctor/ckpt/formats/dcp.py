@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from array import array
 from collections.abc import Iterable
 
 from fsdp_doctor.ckpt import dcp_metadata
@@ -158,7 +160,7 @@ def _add(draft: Draft, folder: str, meta: dcp_metadata.Metadata, rank: int | Non
         file.referenced = True
         file.items += len(starts)
         if not meta.transformed or lengths:
-            ends = max((s + n for s, n in zip(starts, lengths, strict=True)), default=0)
+            ends = max(map(operator.add, starts, lengths), default=0)
             file.needed = max(file.needed or 0, ends)
     planner = meta.planner or {}
     writers = [None if i is None else draft.files[i].rank for i in files]
@@ -213,12 +215,11 @@ def _rename_files(
     dims = 2 * len(tensor.shape)
     width = dims + 4
     rows = tensor.rows
-    for at in range(dims, len(rows), width):
-        file = rows[at]
-        if file >= 0:
-            index, rank = files[file], writers[file]
-            rows[at] = -1 if index is None else index
-            rows[at + 3] = -1 if rank is None else rank
+    owners = rows[dims::width]
+    known = [-1 if f is None else f for f in files]
+    ranks = [-1 if r is None else r for r in writers]
+    rows[dims::width] = array("q", [known[f] if f >= 0 else -1 for f in owners])
+    rows[dims + 3 :: width] = array("q", [ranks[f] if f >= 0 else -1 for f in owners])
 
 
 def _union(known: TensorDraft, tensor: dcp_metadata.MetaTensor) -> None:
