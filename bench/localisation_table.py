@@ -18,6 +18,16 @@ runs, the rank with the fault and, for ranks that fall out, the step of it are r
 Right means: the rank with the fault is named, for what is wrong with it; of a slow cable both ends and the
 direction; of healthy ranks nobody. Another one named means a finding about a rank that has no fault.
 """
+LIMITS = """\
+## What a probe cannot tell
+
+- A rank that gets no more than its share of a core is not slower than the others where all of them get
+  as little: on a machine with many more runnable processes than cores a starved rank is not named.
+- On CPU cores a rank or link must be twice as slow as its peers, twice, to be a failure. Between GPUs, which
+  nobody shares, 7 per cent are a warning and 15 per cent a failure.
+- Of two hosts that are slow both ways it cannot be said which one is at fault, nor that they are slow at all:
+  they have no peers. Where one way is slow the pair is reported, without naming an end.
+"""
 COLUMNS = (
     "fault of one rank",
     "probes",
@@ -35,7 +45,7 @@ def table(machines: Mapping[str, Sequence[Path]]) -> str:
         lines = [json.loads(t) for f in files for t in f.read_text().splitlines() if t.strip()]
         if lines:
             parts.append(_section(machine, lines))
-    return "\n".join(parts)
+    return "\n".join([*parts, LIMITS])
 
 
 def _section(machine: str, lines: Sequence[Mapping[str, object]]) -> str:

@@ -17,6 +17,8 @@ from fsdp_doctor.probe.peers import BETWEEN, decided
 from fsdp_doctor.subjects.fabric import EITHER_END, LINK, Culprit
 from fsdp_doctor.tables.probe_thresholds import ISOLATED_SHARE, Floors
 
+ALIKE = 0.5
+"""Part of a link's ratio from which on another slow pair is slow for the same reason."""
 ROUND_MATES = 4
 """Other directed pairs of one kind in a round, between nodes those of other nodes, from which on the round
 itself can be called slow."""
@@ -45,12 +47,14 @@ def slow_links(
     pairs = {(min(k), max(k)) for k in slow}
     every = {(min(k), max(k)) for k in free}
     found = []
-    few = _few(pairs, every) or (scope == BETWEEN and _few_cables(pairs, every, place))
     for pair in sorted(pairs):
-        if not few or not _isolated(pair, pairs, every):
-            continue
         ways = [k for k in (pair, pair[::-1]) if k in slow]
         worst = max(ways, key=lambda k: slow[k])
+        # A layout makes pairs slow by the same; what noise slowed a little does not hide a far slower link.
+        alike = {(min(k), max(k)) for k, ratio in slow.items() if ratio >= ALIKE * slow[worst]}
+        few = _few(alike, every) or (scope == BETWEEN and _few_cables(alike, every, place))
+        if not few or not _isolated(pair, alike, every):
+            continue
         reference = references[worst] or 0.0
         tellable = all(any(end in p for p in every - pairs) for end in pair)
         made = Culprit(

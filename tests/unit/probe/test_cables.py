@@ -110,3 +110,10 @@ def test_a_link_far_below_its_slow_rank_is_a_second_fault(seed: int) -> None:
 def test_a_slow_rank_explains_links_of_its_rate(seed: int) -> None:
     found = culprits(Bench(world=6, seed=seed, noise=0.25, spikes=0.3).slow_rank(3, 6.0))
     assert [(c.kind, c.ranks) for c in found] == [(TRANSFER, (3,))]
+
+
+@pytest.mark.parametrize("other", [(0, 3), (3, 1), (0, 1)])
+def test_a_pair_slowed_by_noise_does_not_hide_a_far_slower_link(other: tuple[int, int]) -> None:
+    found = culprits(Bench(world=4).slow_link(1, 2, 30.0).slow_link(*other, 2.3))
+    assert (LINK, 1, 2) in [(c.kind, c.source, c.target) for c in found if c.fails]
+    assert TRANSFER not in {c.kind for c in found}
