@@ -102,7 +102,7 @@ def ask(
         problem = ReplayProblem(
             error.kind, error.text, file or None, int(line) if line.isdigit() else None, error.trace
         )
-        return answer(problem=problem), None, {"problem": {"kind": error.kind, "text": error.text}}
+        return answer(problem=problem), None, {}
     plan = unit_plan(done.about, job, capacity)
     found = forecast(done, job, gpu)
     told = data(found, plan, job)

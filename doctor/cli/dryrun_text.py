@@ -47,7 +47,8 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
     overhead = forecast.overhead
     needed = (
         f"needed {size(forecast.needed)}: allocated, margin {size(forecast.margin)}, context "
-        f"{size(overhead.context)}, libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} ({overhead.basis})"
+        f"{size(overhead.context)}, libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} "
+        f"({overhead.basis})"
     )
     if forecast.capacity is not None:
         needed += f"; {forecast.gpu} has {size(forecast.capacity)}"

@@ -6,9 +6,13 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+WHILE_BUILT = "while the model is built"
+"""What a refused connection says; libraries wrap the exception in ones of their own."""
 
 
 class Refused(Exception):
@@ -69,7 +73,7 @@ def _reraise(error: BaseException, what: str, said: str) -> Any:
     hint = ""
     if "CUDA" in text and ("not compiled" in text or "not linked" in text or "NVIDIA driver" in text):
         hint = " (it asks for a GPU: leave the device to the doctor, which places the module and the batch)"
-    elif isinstance(error, Offline) or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
+    elif WHILE_BUILT in text or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
         hint = " (it needs the network: build the model from a configuration, without downloading weights)"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
     raise Refused(what, f"{said}: {one_line(text)}{hint}", place, trace) from None
@@ -87,10 +91,11 @@ def user_place(error: BaseException) -> str:
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<frozen"))
     ]
-    foreign = (f"{os.sep}torch{os.sep}", f"{os.sep}transformers{os.sep}", f"{os.sep}importlib{os.sep}")
-    for f in reversed(frames):
-        if not any(part in f.filename for part in foreign):
-            return f"{f.filename}:{f.lineno}"
+    installed = tuple(p for p in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")) if p)
+    for foreign in (installed, (f"{os.sep}torch{os.sep}", f"{os.sep}transformers{os.sep}")):
+        for f in reversed(frames):
+            if not any(part in f.filename for part in foreign):
+                return f"{f.filename}:{f.lineno}"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
@@ -109,7 +114,7 @@ def no_network() -> None:
         if event == "socket.connect":
             address = args[1]
             if isinstance(address, tuple) and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
-                raise Offline(f"connection to {address[0]}:{address[1]} while the model is built")
+                raise Offline(f"connection to {address[0]}:{address[1]} {WHILE_BUILT}")
         elif event == "socket.getaddrinfo" and str(args[0]) not in (
             "127.0.0.1",
             "::1",
@@ -117,7 +122,7 @@ def no_network() -> None:
             "None",
             "",
         ):
-            raise Offline(f"look-up of {args[0]} while the model is built")
+            raise Offline(f"look-up of {args[0]} {WHILE_BUILT}")
 
     sys.addaudithook(hook)
 
