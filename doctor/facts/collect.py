@@ -17,6 +17,7 @@ from fsdp_doctor.subjects.incident import Diagnosis, Incident
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.loading import Loading
+from fsdp_doctor.subjects.memory import MemoryAnswer
 from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.pci import Pci
 from fsdp_doctor.subjects.probe import ProbeResult
@@ -26,6 +27,7 @@ from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.subjects.stacks import LiveJob
 from fsdp_doctor.subjects.step import StepForecast
 from fsdp_doctor.subjects.storage import Storage
+from fsdp_doctor.subjects.unit_plan import UnitPlan
 
 Fact = Known[object] | Unknown
 
@@ -46,6 +48,8 @@ PROVIDERS: Mapping[type[object], tuple[str, str]] = {
 """Subject type -> module of this package and function; a module is imported when it is first wanted."""
 
 MEASURED: Mapping[type[object], tuple[str, str]] = {
+    MemoryAnswer: ("no model was given", "run `fsdp-doctor dryrun`"),
+    UnitPlan: ("no model was given", "run `fsdp-doctor dryrun`"),
     ProbeResult: ("no probe was run", "run `fsdp-doctor probe`"),
     Fabric: ("no probe was run", "run `fsdp-doctor probe`"),
     StepForecast: ("no step was forecast: no job was described", "give --units and --tokens"),
