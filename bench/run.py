@@ -118,9 +118,7 @@ def main() -> None:
             f"(95 % of resampled medians {low:.4f}-{high:.4f})"
         )
     print(f"median step plain {statistics.median(plain) * 1e3:.3f} ms; two lines of output per step")
-    print(
-        f"processor time of run itself: {statistics.median(own) * 100:.2f} % of one core over the whole job"
-    )
+    print(f"processor time of run itself while the job ran: {statistics.median(own) * 100:.2f} % of one core")
     print(f"start and end: {statistics.median(whole):.2f} s more")
     print(f"peak memory of a child: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10} MiB")
 

@@ -138,7 +138,7 @@ def _recorded(
         loads=loads_now,
     )
     kills = evidence.oom_kills()
-    began = time.monotonic()
+    began, spent = time.monotonic(), time.process_time()
     try:
         ended = conduct(words, given, console, journal, watch)
     except CannotStart as error:
@@ -147,9 +147,10 @@ def _recorded(
     finally:
         console.close()
         journal.close()
+    spent = time.process_time() - spent
     watch.finish()
     _gather(folder, time.monotonic() - began, kills, watch.pids)
-    _close(folder, manifest, ended, watch.hangs)
+    _close(folder, manifest, ended, watch.hangs, spent)
     _say(f"the command ended with {ended.exit_code}; kept in {folder}")
     if task(env) is None:
         _conclude(folder, ended, watch, own)
@@ -239,13 +240,13 @@ def _gather(folder: Path, seconds: float, kills: int | None, pids: Collection[in
             (folder / "memory.events.log").write_text(text, encoding="utf-8")
 
 
-def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int) -> None:
+def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int, spent: float) -> None:
     left = redact(p for p in folder.glob("logs/**/*") if p.is_file())
     told = {
         "not_redacted": list(left),
         "ended": now(),
         "seconds": round(ended.seconds, 3),
-        "own_cpu_seconds": round(time.process_time(), 3),
+        "own_cpu_seconds": round(spent, 3),
         "status": ended.status,
         "signals": list(ended.signals),
         "hangs": hangs,

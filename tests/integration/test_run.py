@@ -32,6 +32,12 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **QUIET, "PYTHONPATH": root, **(more or {})}
 
 
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `run` that a test kills leaves its named pipes there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 def words(out: Path, command: Sequence[str], *options: str) -> list[str]:
     return [sys.executable, "-m", "fsdp_doctor", "run", "--out", str(out), *options, "--", *command]
 
