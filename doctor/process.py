@@ -80,6 +80,10 @@ class Child:
         """Whether it has not ended yet."""
         return not self._done.is_set()
 
+    def said(self) -> bytes:
+        """What it has written to standard error so far, as far as it is kept."""
+        return bytes(self._err)
+
     def result(self, deadline: float) -> Outcome:
         """How it ended. `deadline` counts seconds from the start; a child that runs longer is ended."""
         try:
