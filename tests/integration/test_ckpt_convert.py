@@ -328,7 +328,7 @@ def test_resumes_and_notices_a_changed_part(tmp_path: Path, monkeypatch: pytest.
         ("fsdp1_local_dcp.2", "", "LOCAL_STATE_DICT"),
         ("fsdp1_local_uop_dcp.2", "", "not whole|LOCAL_STATE_DICT"),
         ("fsdp1_raw_optim.2", "", "not whole"),
-        ("fsdp1_optim_files.2", "", "differ by rank|of 2 ranks only"),
+        ("fsdp1_optim_files.2", "", "differ by rank|of 2 ranks alone"),
         ("full_extras.2", "", "argparse.Namespace"),
         ("full_legacy.2", "", "before torch 1.6"),
         ("megatron.2", "", "Megatron"),

@@ -29,8 +29,7 @@ def per_rank(question: Question) -> Iterator[Obstacle]:
             f"files per rank of {_kind(form)}, which {question.api.value} does not load",
             f"a model under {' or '.join(a.value for a in made_by)}",
             message=_foreign_message(question),
-            fix=f"Convert the files, or {RESAVE}",
-            command=convert(question, "dcp"),
+            **_way_out(question, f"Convert the files, or {RESAVE}"),
         )
         return
     same = saved is None or ranks is None or ranks == saved
@@ -68,8 +67,7 @@ def per_rank(question: Question) -> Iterator[Obstacle]:
             Effect.SAME_SETUP,
             f"a file per rank of {saved} ranks ({_kind(form)})",
             f"{saved} ranks with the wrapping, strategy and use_orig_params that saved it",
-            fix="To load it elsewhere, convert it first",
-            command=convert(question, "dcp"),
+            **_way_out(question, "To load it elsewhere, convert it first"),
         )
         yield from wrapping(question)
     else:
@@ -79,9 +77,14 @@ def per_rank(question: Question) -> Iterator[Obstacle]:
             f"a file per rank of {saved} ranks ({_kind(form)}), to be loaded on {ranks}",
             f"{saved} ranks, as at save",
             message=_topology_message(question, saved, ranks),
-            fix=f"Convert the files, or {RESAVE}",
-            command=convert(question, "dcp"),
+            **_way_out(question, f"Convert the files, or {RESAVE}"),
         )
+
+
+def _way_out(question: Question, fix: str) -> dict[str, str | None]:
+    """The fix with its command, or the other fix where the files cannot be converted."""
+    command = convert(question, "dcp")
+    return {"fix": fix if command else RESAVE[0].upper() + RESAVE[1:], "command": command}
 
 
 def _foreign_message(question: Question) -> str:

@@ -12,6 +12,7 @@ from fsdp_doctor.ckpt.compat.question import (
     Question,
     missing,
 )
+from fsdp_doctor.subjects.checkpoint import Format
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 
@@ -66,7 +67,8 @@ def prefix(question: Question) -> Iterator[Obstacle]:
         effect, said = Effect.FAILS, missing_words(question, [wanted])
         if question.index.format in WHOLE and question.load_api is LoadApi.STATE_DICT and question.sharded:
             said = f'Unexpected key(s) in state_dict: "{names[0]}"'
-    options = ("--strip-prefix", strip) if strip else ("--add-prefix", add)
+    options = (*(("--strip-prefix", strip) if strip else ()), *(("--add-prefix", add) if add else ()))
+    to = {Format.TORCH_FULL: "torch", Format.SAFETENSORS: "safetensors"}.get(question.index.format, "dcp")
     yield question.obstacle(
         Cause.PREFIX,
         effect,
@@ -74,7 +76,7 @@ def prefix(question: Question) -> Iterator[Obstacle]:
         f"{other} ({wanted})",
         message=said,
         fix=_prefix_fix(question, strip, add),
-        command=convert(question, "dcp" if question.index.format in DCP else "torch", *options),
+        command=convert(question, to, *options),
         tensor=names[0],
     )
 

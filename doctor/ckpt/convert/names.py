@@ -28,6 +28,8 @@ class Names:
 
     def __init__(self, tree: Tree, index: CheckpointIndex) -> None:
         keys = {t.key for t in index.tensors if t.kind is Kind.MODEL}
+        self.missing = set(keys)
+        """Keys of the model that the tree does not hold as tensors."""
         root = index.model_root
         self.found: dict[Path, str] = {}
         """Path of each tensor of the model, and its name in the module."""
@@ -35,6 +37,7 @@ class Names:
             key = dotted(path)
             if key not in keys and not (len(path) > 1 and path[0] == "model" and dotted(path[1:]) in keys):
                 continue
+            self.missing.discard(key if key in keys else dotted(path[1:]))
             name = key.removeprefix(f"{root}.") if root else key
             self.found[path] = name if root or key in keys else dotted(path[1:])
         self.all = frozenset(self.found.values())
@@ -49,6 +52,10 @@ def apply(tree: Tree, names: Names, wish: Wish) -> tuple[Tree, Names]:
                 put(tree, tuple(str(p) for p in path), leaf)
         if not tree:
             raise ConvertError("no tensor of a model is in it")
+        if names.missing:
+            raise ConvertError(
+                f"{min(names.missing)[:100]!a} of the model cannot be written: its parts make no whole tensor"
+            )
     if wish.dtype is not None:
         to = wish.dtype
         tree = _mapped(tree, (), lambda path, leaf: _cast(leaf, to) if path in names.found else leaf)
@@ -66,6 +73,7 @@ def apply(tree: Tree, names: Names, wish: Wish) -> tuple[Tree, Names]:
         tuple(_element(p, change) for p in path): change[name] for path, name in names.found.items()
     }
     after.all = frozenset(change.values())
+    after.missing = set()
     return made, after
 
 

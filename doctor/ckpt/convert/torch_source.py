@@ -121,10 +121,8 @@ def _join(path: tuple[object, ...], found: Mapping[int, object]) -> object:
             if len(held) < len(found) and not all(
                 isinstance(v, Local) and v.tensor.places for v in held.values()
             ):
-                raise ConvertError(
-                    f"{'.'.join([*map(str, path), str(name)])[:100]!a} is in the files of "
-                    f"{len(held)} of {len(found)} ranks only"
-                )
+                made[name] = Opaque(f"what {len(held)} of {len(found)} ranks alone have")
+                continue
             made[name] = _join((*path, name), held)
         return made
     if isinstance(first, (list, tuple)):

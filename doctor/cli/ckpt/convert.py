@@ -44,8 +44,8 @@ def shard_bytes(context: click.Context, option: click.Parameter, text: str) -> i
     required=True,
     type=click.Choice(TO),
     help="dcp: a folder for dcp.load; torch: one torch.save file of whole tensors; safetensors: model "
-    "weights, with a Hugging Face index where they are several files; merge-metadata: one .metadata for a save "
-    "with use_collectives=False.",
+    "weights, with a Hugging Face index where they are several files; merge-metadata: one .metadata for a "
+    "save with use_collectives=False.",
 )
 @click.option("--model-only", is_flag=True, help="Leave out the optimizer and everything else.")
 @click.option("--strip-prefix", default="", metavar="PREFIX", help="Take it from the model's names: module.")
