@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from fsdp_doctor.ckpt.draft import Draft
 from fsdp_doctor.ckpt.json_file import read_json
 from fsdp_doctor.codec import FormatError, from_json
-from fsdp_doctor.subjects.checkpoint_manifest import MANIFEST_NAME, Manifest
+from fsdp_doctor.subjects.checkpoint_manifest import MANIFEST_NAME, TAIL_BYTES, FileSum, Manifest
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
 
 
@@ -36,3 +38,20 @@ def add_manifest(draft: Draft) -> None:
                 f"{path} has {node.size} bytes, the manifest says {said.size}: of another save, or cut",
                 path,
             )
+        elif said.tail is not None and node.regular and not _ends_so(draft, path, said):
+            draft.problem(
+                ProblemKind.FILE_FOREIGN,
+                Harm.BROKEN,
+                f"{path} ends with other bytes than the manifest says: of another save, or damaged",
+                path,
+            )
+
+
+def _ends_so(draft: Draft, path: str, said: FileSum) -> bool:
+    """Whether the file's last bytes are those of the manifest; what cannot be read is told elsewhere."""
+    try:
+        with draft.store.open(path) as file:
+            file.seek(max(0, said.size - TAIL_BYTES))
+            return sha256(file.read(TAIL_BYTES)).hexdigest() == said.tail
+    except OSError:
+        return True

@@ -57,10 +57,11 @@ def total(index: CheckpointIndex) -> int:
 
 def _files(index: CheckpointIndex) -> list[tuple[int, File]]:
     roles = (FileRole.DATA, FileRole.STATE)
+    listed = index.manifest.files if index.manifest is not None else {}
     return [
         (i, f)
         for i, f in enumerate(index.files)
-        if f.role in roles and f.size and f.referenced and f.unreadable is None
+        if f.size and f.unreadable is None and ((f.role in roles and f.referenced) or f.path in listed)
     ]
 
 
@@ -111,6 +112,8 @@ def _file(
             if digest.hexdigest() != said.sha256:
                 found.problems.append(_wrong(file.path, "the SHA-256 of the manifest", [], 0))
             return
+        if file.role not in (FileRole.DATA, FileRole.STATE):
+            return  # no archive
         items = _items(index, file, at, places)
         if items is None:
             found.without.append(file.path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 MANIFEST_NAME = "fsdp-doctor-manifest.json"
 """The file's name in the checkpoint folder."""
 MANIFEST_SCHEMA = "fsdp-doctor-manifest/1"
+TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,9 @@ class FileSum:
     size: int
     sha256: str | None = None
     crc32: int | None = None
+    tail: str | None = None
+    """SHA-256 of the last `TAIL_BYTES`: in a data file of DCP they hold checksums of the last tensor's values,
+    so that a file of another save is told without reading it."""
 
 
 @dataclass(frozen=True, slots=True)
