@@ -11,6 +11,7 @@ import click
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.dryrun_options import gpu_of, job_of, job_options
 from fsdp_doctor.cli.dryrun_text import render as figures_text
+from fsdp_doctor.cli.dryrun_units import render as units_text
 from fsdp_doctor.cli.reporting import now, rendered
 from fsdp_doctor.cli.selecting import chosen, known_suppressions
 from fsdp_doctor.cli.sources import interpreter
@@ -24,7 +25,7 @@ from fsdp_doctor.memory.answers import forecast
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.plan import unit_plan
 from fsdp_doctor.memory.replay import ReplayError, replay
-from fsdp_doctor.memory.report_data import data
+from fsdp_doctor.memory.report_data import data, plan_data
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.memory import MemoryAnswer, ReplayProblem
@@ -53,7 +54,9 @@ def command(settings: Settings, **own: object) -> int:
     answer, plan, told = ask(job, gpu, python, _left(settings, began))
     facts = Facts(
         {
-            MemoryAnswer: Known(answer, "the dry-run"),
+            MemoryAnswer: Unknown("only the plan was asked for", "leave out --plan-only", absent=True)
+            if job.plan_only and answer.problem is None
+            else Known(answer, "the dry-run"),
             UnitPlan: Known(plan, "the dry-run")
             if plan is not None
             else Unknown("the model could not be read", late=False),
@@ -69,8 +72,10 @@ def command(settings: Settings, **own: object) -> int:
         strict=settings.strict,
     )
     text = rendered(report, settings)
-    if settings.format == "text" and answer.forecast is not None and plan is not None:
-        text = figures_text(answer.forecast, plan, settings.style()) + text
+    if settings.format == "text" and plan is not None:
+        text = units_text(plan, settings.style()) + text
+        if answer.forecast is not None:
+            text = figures_text(answer.forecast, plan, settings.style()) + text
     settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
     return report.exit_code
 
@@ -102,8 +107,15 @@ def ask(
         problem = ReplayProblem(
             error.kind, error.text, file or None, int(line) if line.isdigit() else None, error.trace
         )
-        return answer(problem=problem), None, {}
+        if error.plan is None:
+            return answer(problem=problem), None, {}
+        plan = unit_plan(error.plan, job, capacity)
+        return answer(problem=problem), plan, plan_data(plan, job)
     plan = unit_plan(done.about, job, capacity)
+    if job.plan_only:
+        told = plan_data(plan, job)
+        told["torch"], told["plan_seconds"] = plan.torch, done.about.get("seconds")
+        return answer(), plan, told
     found = forecast(done, job, gpu)
     told = data(found, plan, job)
     told["torch"], told["replay_seconds"] = done.about.get("torch"), done.about.get("seconds")

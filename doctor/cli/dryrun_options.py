@@ -82,6 +82,19 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
         metavar="X",
         help="Mixture of experts: the busiest expert gets X times its share. [default: 1]",
     ),
+    click.option(
+        "--ignored-modules",
+        "ignored",
+        multiple=True,
+        metavar="CLASSES",
+        help="Classes whose parameters are kept out of sharding.",
+    ),
+    click.option(
+        "--use-orig-params/--no-use-orig-params", default=True, help="FSDP1's argument. [default: yes]"
+    ),
+    click.option(
+        "--plan-only", is_flag=True, help="Read the units off the model and judge them; replay no step."
+    ),
     click.option("--gpu", metavar="GPU", help='A product such as "H100 80GB", or a number of GiB.'),
 )
 
@@ -92,7 +105,7 @@ def job_of(own: dict[str, object]) -> Job:
     assert isinstance(model, str)
     if not model.startswith("hf:") and ":" not in model:
         raise click.UsageError(f"--model {model}: FILE.py:FACTORY, pkg.mod:FACTORY or hf:DIR")
-    if batch is None and not model.startswith("hf:"):
+    if batch is None and not model.startswith("hf:") and not own["plan_only"]:
         raise click.UsageError(
             "--batch FILE.py:FUNC is needed: a function of a device that returns one batch"
         )
@@ -119,6 +132,9 @@ def job_of(own: dict[str, object]) -> Job:
         clip=bool(own["clip"]),
         offload=bool(own["offload"]),
         imbalance=own["imbalance"] if isinstance(own["imbalance"], float) else 1.0,
+        ignored=_classes(own["ignored"]),
+        use_orig_params=bool(own["use_orig_params"]),
+        plan_only=bool(own["plan_only"]),
     )
     try:
         job.validate()

@@ -59,6 +59,11 @@ class Job:
     clip: bool = False
     offload: bool = False
     imbalance: float = 1.0
+    ignored: tuple[str, ...] = ()
+    """Classes whose parameters are kept out of sharding."""
+    use_orig_params: bool = True
+    """FSDP1's argument."""
+    plan_only: bool = False
     steps: int = 2
 
     def validate(self) -> None:
@@ -85,8 +90,10 @@ class Job:
             raise JobError(f"--shard-size with fsdp1 needs --strategy HYBRID_SHARD, not {self.strategy}")
         if self.api == "fsdp1" and self.offload:
             raise JobError("--offload is modelled for fsdp2 alone: FSDP1's CPUOffload is deprecated with it")
-        if self.api == "ddp" and (self.offload or self.wrap):
-            raise JobError("--api ddp has neither units (--wrap) nor --offload")
+        if self.api == "ddp" and (self.offload or self.wrap or self.ignored):
+            raise JobError("--api ddp has neither units (--wrap, --ignored-modules) nor --offload")
+        if self.api != "fsdp1" and not self.use_orig_params:
+            raise JobError(f"--no-use-orig-params is an argument of fsdp1, not of {self.api}")
 
     @property
     def reshard(self) -> int | None:

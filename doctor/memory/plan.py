@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 from fsdp_doctor.memory.job import Job
-from fsdp_doctor.subjects.unit_plan import Buffer, Parameter, Repeated, Unit, UnitPlan
-
-T = TypeVar("T")
+from fsdp_doctor.subjects.unit_plan import Buffer, Inner, Parameter, Repeated, Unit, UnitPlan
 
 
 def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> UnitPlan:
@@ -26,6 +23,14 @@ def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> Un
         buffers=tuple(Buffer(str(n), _shape(s), _int(b)) for n, s, b in _rows(about, "buffers")),
         repeated=tuple(Repeated(str(k), _int(c), _int(e)) for k, c, e in _rows(about, "repeated")),
         capacity=capacity,
+        torch=_text(about, "torch"),
+        missing=_texts(about, "missing"),
+        suggested=_texts(about, "suggested"),
+        checkpointed=_texts(about, "checkpointed"),
+        sharded=_texts(about, "sharded"),
+        optimizers=_texts(about, "optimizers"),
+        order=_order(about.get("order"), len(_objects(about, "units"))),
+        use_orig_params=job.use_orig_params,
     )
 
 
@@ -36,7 +41,12 @@ def _unit(value: Mapping[str, object]) -> Unit:
         _text(value, "kind"),
         parent if isinstance(parent, int) else None,
         value.get("container") is True,
+        tuple(Inner(str(k), _int(c), _int(e)) for k, c, e in _rows(value, "inner")),
     )
+
+
+def _order(value: object, units: int) -> tuple[int, ...] | None:
+    return tuple(i for i in map(_int, value) if 0 <= i < units) if isinstance(value, list) else None
 
 
 def _parameter(value: Mapping[str, object]) -> Parameter:
@@ -50,6 +60,10 @@ def _parameter(value: Mapping[str, object]) -> Parameter:
         unit=_int(value.get("unit")),
         other_names=tuple(str(n) for n in names) if isinstance(names, list) else (),
         other_units=tuple(_int(u) for u in units) if isinstance(units, list) else (),
+        device=_text(value, "device") or "meta",
+        kind=_text(value, "kind") or "Parameter",
+        contiguous=value.get("contiguous") is not False,
+        ignored=value.get("ignored") is True,
     )
 
 
@@ -73,6 +87,10 @@ def _int(value: object) -> int:
     if not isinstance(value, int):
         raise ValueError(f"{value!r} is no integer")
     return value
+
+
+def _texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(str(v) for v in _list(value.get(key)))
 
 
 def _text(value: Mapping[str, object], key: str) -> str:

@@ -27,6 +27,8 @@ class ReplayError(RuntimeError):
     def __init__(self, kind: str, text: str, place: str = "", trace: str = "") -> None:
         super().__init__(text)
         self.kind, self.text, self.place, self.trace = kind, text, place, trace
+        self.plan: Mapping[str, object] | None = None
+        """What was read off the model, where it could be built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def replay(
         seconds = deadline or DEADLINE
         path = folder / "job.json"
         described = {**job.to_json(), "gpu": {"sm": sm}, "seconds": max(1.0, seconds - 0.5)}
+        described["plan_path"] = str(folder / "plan.json")
         path.write_text(json.dumps(described))
         outcome = process.run(
             [python, "-B", str(START), str(path)], seconds, env=_environment(), stdout_limit=64 << 10
@@ -65,6 +68,9 @@ def replay(
             return Replay(read(folder / "events.bin", result), result)
         except (OSError, BrokenEvents) as error:
             raise ReplayError("child", f"the replay's events cannot be read: {error}") from None
+    except ReplayError as error:
+        error.plan = _result(folder / "plan.json")
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,6 +21,13 @@ class Parameter:
     """Where the same parameter stands elsewhere in the model (tied weights)."""
     other_units: tuple[int, ...] = ()
     """The units of those places, where they differ from `unit`."""
+    device: str = "meta"
+    """Where the model's function put it, although it was called under torch.device("meta")."""
+    kind: str = "Parameter"
+    """Its class; another one than torch's own is a tensor with storage of its own kind."""
+    contiguous: bool = True
+    ignored: bool = False
+    """Kept out of sharding, and so whole on every rank."""
 
     @property
     def elements(self) -> int:
@@ -29,6 +36,16 @@ class Parameter:
         for d in self.shape:
             n *= d
         return n
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Modules of one class below a unit that are no units themselves."""
+
+    kind: str
+    count: int
+    elements: int
+    """Of all of them together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,8 @@ class Unit:
     """Index of the unit around it."""
     container: bool = False
     """A ModuleList or ModuleDict: it has no forward, so that nothing would gather it."""
+    inner: tuple[Inner, ...] = ()
+    """Its next modules that could be units, the largest first; lists are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +101,22 @@ class UnitPlan:
     repeated: tuple[Repeated, ...] = ()
     capacity: int | None = None
     """Bytes of the GPU's memory, where one was named."""
+    torch: str = ""
+    """Its version, where the child said it."""
+    use_orig_params: bool = True
+    """FSDP1's argument."""
+    missing: tuple[str, ...] = ()
+    """Classes of `wrap` that no module of the model has."""
+    suggested: tuple[str, ...] = ()
+    """Classes whose modules would be good units."""
+    checkpointed: tuple[str, ...] = ()
+    """Paths of the outermost modules whose activations are computed again."""
+    sharded: tuple[str, ...] = ()
+    """Paths of modules that the model's function has wrapped itself."""
+    optimizers: tuple[str, ...] = ()
+    """Attributes of the model that are optimizers over its unsharded parameters."""
+    order: tuple[int, ...] | None = None
+    """Units as they were entered in the first forward, each as often as it was; None where none ran."""
 
     @property
     def elements(self) -> int:

@@ -2,38 +2,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
+CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+TOO_COARSE = 0.25
+"""Part of the model's elements above which a repeated block is looked into for smaller ones."""
+TOO_SMALL = 0.05
+"""Part of the elements below which a class of blocks is not worth a unit of its own."""
+CHECKPOINTED, FSDP1 = "_checkpoint_wrapped_module", "_fsdp_wrapped_module"
 
-def describe(model: nn.Module, wrap: set[type[nn.Module]]) -> dict[str, Any]:
+
+def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
+    """Everything about the plan of a job that can be read without running it."""
+    wrap, ignored = job.get("wrap") or (), job.get("ignored") or ()
+    kinds = {type(m).__name__ for m in model.modules()}
+    found = describe(model, {type(m) for m in model.modules() if type(m).__name__ in wrap}, ignored)
+    return {
+        **found,
+        "torch": torch.__version__,
+        "params": sum(p.numel() for p in model.parameters()),
+        "repeated": repeated(model),
+        "suggested": suggest(model),
+        "missing": [name for name in wrap if name not in kinds],
+        "checkpointed": list(_checkpointed(model, job.get("checkpoint") or ())),
+        "sharded": list(_sharded(model)),
+        "optimizers": list(_optimizers(model)),
+    }
+
+
+def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str] = ()) -> dict[str, Any]:
     """Units, parameters and buffers. A parameter belongs to the nearest unit around its first place."""
-    units: list[dict[str, Any]] = [
-        {"name": "", "kind": type(model).__name__, "parent": None, "container": False}
-    ]
+    units: list[dict[str, Any]] = [_unit("", model, None)]
     unit_of: dict[str, int] = {"": 0}
+    modules: list[nn.Module] = [model]
     seen: set[int] = {id(model)}
     for path, module in model.named_modules():
         if path and type(module) in wrap and id(module) not in seen:
             seen.add(id(module))
             parent = unit_of[_nearest(path.rpartition(".")[0], unit_of)]
             unit_of[path] = len(units)
-            container = isinstance(module, (nn.ModuleList, nn.ModuleDict))
-            units.append(
-                {"name": path, "kind": type(module).__name__, "parent": parent, "container": container}
-            )
+            units.append(_unit(path, module, parent))
+            modules.append(module)
+    for unit, module in zip(units, modules, strict=True):
+        unit["inner"] = _inner(module, seen)
     return {
         "units": units,
-        "parameters": list(_parameters(model, unit_of)),
+        "parameters": list(_parameters(model, unit_of, set(ignored))),
         "buffers": [[n, list(b.shape), b.numel() * b.element_size()] for n, b in model.named_buffers()],
     }
 
 
-def _parameters(model: nn.Module, unit_of: dict[str, int]) -> Any:
+def unit_modules(model: nn.Module, units: list[dict[str, Any]]) -> dict[int, int]:
+    """Index of each unit by the id of its module."""
+    return {id(model.get_submodule(str(u["name"]))): i for i, u in enumerate(units)}
+
+
+class Order:
+    """Notes which units one forward enters; a hook of torch on all modules calls it."""
+
+    def __init__(self, units: dict[int, int]) -> None:
+        self._units, self._roots = units, 0
+        self.entered: list[int] = []
+
+    def install(self) -> Any:
+        """Returns torch's handle, whose `remove` ends it."""
+        return nn.modules.module.register_module_forward_pre_hook(self._enter)
+
+    def _enter(self, module: nn.Module, _args: object) -> None:
+        i = self._units.get(id(module))
+        if i is None or self._roots > 1 or torch._C._current_autograd_node() is not None:
+            return
+        self._roots += i == 0
+        if self._roots < 2 and len(self.entered) < 100_000:
+            self.entered.append(i)
+
+
+def _unit(path: str, module: nn.Module, parent: int | None) -> dict[str, Any]:
+    return {
+        "name": path,
+        "kind": type(module).__name__,
+        "parent": parent,
+        "container": isinstance(module, CONTAINERS),
+    }
+
+
+def _inner(module: nn.Module, units: set[int]) -> list[list[Any]]:
+    """[class, how many, elements] of the next modules that are no units; lists are looked into."""
+    found: dict[str, list[int]] = {}
+
+    def visit(inside: nn.Module) -> None:
+        for child in inside.children():
+            if id(child) in units:
+                continue
+            if isinstance(child, (*CONTAINERS, nn.Sequential)):
+                visit(child)
+                continue
+            n = _elements(child, units)
+            if n:
+                entry = found.setdefault(type(child).__name__, [0, 0])
+                entry[0] += 1
+                entry[1] += n
+
+    visit(module)
+    return sorted(([k, c, e] for k, (c, e) in found.items()), key=lambda row: -row[2])[:6]
+
+
+def _elements(module: nn.Module, units: set[int]) -> int:
+    """Elements below a module that are not of units inside it."""
+    own = sum(p.numel() for p in module._parameters.values() if p is not None)
+    return own + sum(_elements(c, units) for c in module.children() if id(c) not in units)
+
+
+def _parameters(model: nn.Module, unit_of: dict[str, int], ignored: set[str]) -> Iterator[dict[str, Any]]:
     places: dict[int, list[tuple[str, Any]]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append((path, parameter))
+    kept_out = {
+        id(p) for m in model.modules() if ignored and type(m).__name__ in ignored for p in m.parameters()
+    }
     for found in places.values():
         units = [unit_of[_nearest(path.rpartition(".")[0], unit_of)] for path, _ in found]
         parameter = found[0][1]
@@ -46,6 +136,10 @@ def _parameters(model: nn.Module, unit_of: dict[str, int]) -> Any:
             "unit": units[0],
             "other_names": [path for path, _ in found[1:]],
             "other_units": sorted({u for u in units[1:] if u != units[0]}),
+            "device": parameter.device.type,
+            "kind": type(parameter).__name__,
+            "contiguous": parameter.is_contiguous(),
+            "ignored": id(parameter) in kept_out,
         }
 
 
@@ -55,17 +149,82 @@ def _nearest(path: str, unit_of: dict[str, int]) -> str:
     return path
 
 
+def _checkpointed(model: nn.Module, classes: Iterable[str]) -> Iterator[str]:
+    """Outermost modules under activation checkpointing, by the flag or by the model's own wrapper."""
+    names = set(classes)
+    inside: list[str] = []
+    for path, module in model.named_modules():
+        if path and any(path.startswith(p + ".") for p in inside[-1:]):
+            continue
+        if type(module).__name__ in names or hasattr(module, CHECKPOINTED):
+            inside.append(path)
+            yield path
+
+
+def _sharded(model: nn.Module) -> Iterator[str]:
+    for path, module in model.named_modules():
+        if hasattr(module, FSDP1) or hasattr(module, "set_requires_gradient_sync"):
+            yield path
+
+
+def _optimizers(model: nn.Module) -> Iterator[str]:
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            listed = value if isinstance(value, (list, tuple)) else (value,)
+            if any(isinstance(v, torch.optim.Optimizer) for v in listed):
+                yield f"{path}.{name}".lstrip(".")
+
+
 def repeated(model: nn.Module) -> list[list[Any]]:
     """[class, how many, elements] of blocks that occur at least twice in a list, the largest first."""
     found: dict[str, list[int]] = {}
     for module in model.modules():
-        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
-            continue
-        for child in module:
-            name = type(child).__name__
-            if type(child).__module__.startswith("torch.nn.modules") and not name.startswith("Transformer"):
-                continue
-            entry = found.setdefault(name, [0, 0])
+        for child in _blocks(module):
+            entry = found.setdefault(type(child).__name__, [0, 0])
             entry[0] += 1
             entry[1] += sum(p.numel() for p in child.parameters())
     return sorted(([n, c, e] for n, (c, e) in found.items() if c > 1), key=lambda row: -row[2])
+
+
+def suggest(model: nn.Module) -> list[str]:
+    """Classes of blocks to wrap: the outermost repeated ones, or those inside where they are too coarse.
+
+    Layers of torch itself are named only where the model has no blocks of its own.
+    """
+    total = sum(p.numel() for p in model.parameters())
+    return _suggested(model, total, own=True) or _suggested(model, total, own=False)
+
+
+def _suggested(model: nn.Module, total: int, own: bool) -> list[str]:
+    groups: dict[str, list[nn.Module]] = {}
+
+    def visit(inside: nn.Module) -> None:
+        blocks = list(_blocks(inside, own))
+        counted: dict[type[nn.Module], int] = {}
+        for b in blocks:
+            counted[type(b)] = counted.get(type(b), 0) + 1
+        for child in inside.children():
+            one = sum(p.numel() for p in child.parameters())
+            if child in blocks and counted[type(child)] > 1 and one:
+                inner = one > TOO_COARSE * total and any(
+                    True for m in child.modules() for _ in _blocks(m, own)
+                )
+                if not inner:
+                    groups.setdefault(type(child).__name__, []).append(child)
+                    continue
+            visit(child)
+
+    visit(model)
+    weight = {k: sum(p.numel() for m in found for p in m.parameters()) for k, found in groups.items()}
+    kept = [k for k in weight if weight[k] >= TOO_SMALL * total]
+    return sorted(kept, key=lambda k: -weight[k])
+
+
+def _blocks(module: nn.Module, own: bool = True) -> Iterator[nn.Module]:
+    if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+        return
+    for child in module:
+        name = type(child).__name__
+        foreign = type(child).__module__.startswith("torch.nn.modules") and not name.startswith("Transformer")
+        if not foreign or (not own and not isinstance(child, (*CONTAINERS, nn.Sequential))):
+            yield child

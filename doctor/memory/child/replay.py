@@ -10,10 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .casting import Autocast
 from .choices import Choices
-from .events import Events
+from .events import Events, write_json
 from .kernels import Kernels
 from .loading import HfLoss, Refused, call, function, hf_batch, no_network
-from .plan import describe, repeated
+from .plan import Order, plan, unit_modules
 from .runtime import patch
 from .sharding import Sharded, dtype, start_group
 from .stepping import Loop
@@ -35,17 +35,20 @@ class Replay:
         no_network()
         stage.enter("building the model")
         model = self._model()
+        about = plan(model, job)
+        if job.get("plan_path"):
+            write_json(job["plan_path"], about)  # also where the steps fail
+        order = Order(unit_modules(model, about["units"]))
+        if job.get("plan_only"):
+            about["order"] = self._order(model, order)
+            return about
         batch_function = self._batch_function()
-        parameters = sum(p.numel() for p in model.parameters())
         gpu = job.get("gpu") or {}
         tracker = self.tracker = Tracker(self.events, Kernels(gpu))
         tracker.assumed.imbalance = float(job.get("imbalance") or 1.0)
         start_group(job["world_size"])
         stage.enter("sharding the model")
         sharded = Sharded(model, job, tracker)
-        plan = {**describe(model, sharded.wrap), "repeated": repeated(model)}
-        if job.get("plan_only"):
-            return {"torch": torch.__version__, "params": parameters, "assumed": [], **plan}
         patch(tracker)
         sharded.before_fakes()
         tracker.where.name(model)
@@ -60,16 +63,28 @@ class Replay:
             self.events.mark("batch")
             batch = self._batch(batch_function)
             loop = Loop(sharded, batch, job, tracker)
+            order.install()
             for i in range(int(job.get("steps") or 2)):
                 stage.enter(f"step {i + 1}")
                 self.events.mark(f"step {i + 1}")
                 loop.step()
-        return {
-            "torch": torch.__version__,
-            "params": parameters,
-            **plan,
-            "assumed": tracker.assumed.listed(),
-        }
+        return {**about, "order": order.entered, "assumed": tracker.assumed.listed()}
+
+    def _order(self, model: torch.nn.Module, order: Order) -> list[int] | None:
+        """The units that a forward on meta tensors enters; None without a batch, or where it needs values."""
+        if self.job.get("batch") is None:
+            return None
+        self.stage.enter("one forward on meta tensors")
+        handle = order.install()
+        try:
+            with torch.no_grad(), torch.device("meta"):
+                batch = self._batch(self._batch_function(), "meta")
+                model(*batch)
+        except Exception:
+            return None
+        finally:
+            handle.remove()
+        return order.entered
 
     def _model(self) -> torch.nn.Module:
         spec, args = self.job["model"], self.job.get("model_args") or {}
@@ -92,8 +107,8 @@ class Replay:
             raise Refused("batch", "--batch FILE.py:FUNC is needed: a function that makes one batch")
         return function(spec, "batch")
 
-    def _batch(self, batch_function: Any) -> tuple[Any, ...]:
-        batch = call(batch_function, self.job.get("batch_args") or {}, "batch", "cpu")
+    def _batch(self, batch_function: Any, device: str = "cpu") -> tuple[Any, ...]:
+        batch = call(batch_function, self.job.get("batch_args") or {}, "batch", device)
         if not isinstance(batch, tuple):
             batch = tuple(batch) if isinstance(batch, list) else (batch,)
         return batch

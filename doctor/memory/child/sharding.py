@@ -63,6 +63,8 @@ class Sharded:
         self.world: int = job["world_size"]
         self.wrap = classes(model, job.get("wrap") or (), "--wrap")
         self.checkpoint = classes(model, job.get("checkpoint") or (), "--checkpoint-activations")
+        kept_out = classes(model, job.get("ignored") or (), "--ignored-modules")
+        self.ignored = [m for m in model.modules() if type(m) in kept_out]
         self.param_dtype, self.reduce_dtype = dtype(job.get("param_dtype")), dtype(job.get("reduce_dtype"))
         self.ddp: DataParallel | None = None
         self.mesh = None if self.api == "ddp" else self._mesh()
@@ -92,6 +94,8 @@ class Sharded:
             reshard = int(strategy.partition(":")[2])
         more: dict[str, Any] = {"mesh": self.mesh}
         more["mp_policy"] = MixedPrecisionPolicy(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
+        if self.ignored:
+            more["ignored_params"] = {p for m in self.ignored for p in m.parameters()}
         if self.job.get("offload"):
             more["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
         for module in reversed(list(self.model.modules())):
@@ -117,7 +121,8 @@ class Sharded:
                 auto_wrap_policy=ModuleWrapPolicy(self.wrap) if self.wrap else None,
                 param_init_fn=_materialize,
                 device_id=torch.device("cpu"),
-                use_orig_params=True,
+                use_orig_params=self.job.get("use_orig_params", True),
+                ignored_modules=self.ignored or None,
                 sharding_strategy=ShardingStrategy[self.job["strategy"]],
                 device_mesh=self.mesh if self.job["strategy"] in HYBRID else None,
                 mixed_precision=MixedPrecision(
