@@ -52,8 +52,14 @@ def main(path: str) -> None:
     replay = None
     try:
         stage.enter("importing torch")
-        from .replay import Replay
-
+        try:
+            from .replay import Replay
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise Refused(
+                "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
+            ) from None
         replay = Replay(job, stage)
         result = replay.run()
         stage.enter("writing")
@@ -102,7 +108,7 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
         "text": said,
         "stage": stage,
         "operator": operator,
-        "module": replay.tracker.where.words() if replay is not None and replay.tracker is not None else "",
+        "module": replay.tracker.failed_in if replay is not None and replay.tracker is not None else "",
         "place": user_place(error),
         "trace": "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:],
     }

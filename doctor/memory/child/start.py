@@ -22,7 +22,9 @@ def load(name: str) -> object:
         sys.modules[NAME] = package
         spec.loader.exec_module(package)
         # A module of the training that is called like one of these must be found, not these.
-        sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != folder]
+        # Python resolves links in the script's folder, so that the same folder has two names.
+        own = os.path.realpath(folder)
+        sys.path[:] = [p for p in sys.path if os.path.realpath(p or ".") != own]
     return importlib.import_module(NAME + "." + name)
 
 

@@ -111,6 +111,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.assumed = values.Assumed()
         self.seen: dict[str, int] = {}
         self.running: Any = None
+        self.failed_in = ""
         self._pending: tuple[weakref.ref[Any], int, int] | None = None
         self._streams: dict[int, int] = {}
         self._watch_resizing()
@@ -241,7 +242,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             for size in self.kernels.temporaries(func, args, kwargs)
             if size
         ]
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            self.failed_in = self.where.words()  # the hooks leave the module before the exception is caught
+            raise
         if out is not None:
             self._outputs(func, operator, args, kwargs, out, share)
         for block in during:
