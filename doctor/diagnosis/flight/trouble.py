@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import median
 
 from fsdp_doctor.diagnosis.flight.divergence import Divergence, diverge
-from fsdp_doctor.diagnosis.flight.history import Group, Job, has_start_times
+from fsdp_doctor.diagnosis.flight.history import Group, Job
 from fsdp_doctor.diagnosis.flight.operations import is_symmetric, size_key, type_key
 from fsdp_doctor.diagnosis.flight.sites import user_frame
+from fsdp_doctor.diagnosis.flight.timing import (
+    beginning,
+    ended_late,
+    fresh,
+    late,
+    ran_out,
+    timed_out,
+    without_start,
+    young,
+)
 from fsdp_doctor.subjects.flight import (
     COMPLETED,
     IN_FLIGHT,
@@ -21,22 +29,10 @@ from fsdp_doctor.subjects.flight import (
     OTHER_DTYPE,
     OTHER_OPERATION,
     OTHER_SIZE,
-    RETIRED,
     STALLED,
-    STARTED,
     UNDECIDED,
 )
 
-FRESH = 5.0
-"""Seconds: work that is younger when its dump is written is under way, not stuck."""
-LATE_SHARE = 0.8
-"""Of the time-out: a rank that comes later than this after the others has used it up."""
-YOUNG_SHARE = 0.9
-"""Of the time-out: a gloo operation that is younger may still end well."""
-LATE_SECONDS = 300.0
-"""What makes a rank late where no time-out was recorded."""
-LOOK_BACK = 64
-"""Operations from which the difference between two ranks' clocks is taken."""
 OLDER = 60 * 10**9
 """Nanoseconds by which a ring must reach further back than an operation to have held it; clocks differ by
 less.
@@ -108,7 +104,7 @@ def _mismatch(job: Job, group: Group, divergence: Divergence) -> Trouble:
     silent = tuple(sorted(set(group.members) - job.dumps.keys()))
     confidence = "high" if divergence.by == "majority" else "medium"
     return Trouble(
-        group, kind, sequence, divergence.odd, waiting, silent, _since(job, group, sequence), divergence,
+        group, kind, sequence, divergence.odd, waiting, silent, beginning(job, group, sequence), divergence,
         passed=passed, confidence=confidence,
     )  # fmt: skip
 
@@ -135,8 +131,8 @@ def _standing(job: Job, group: Group) -> Trouble | None:
     if sequence is None and retires and lowest < max(enqueued.values(), default=0):
         sequence = lowest + 1
     if sequence is None:
-        return _silence(job, group, silent) if retires else None
-    since = _since(job, group, sequence)
+        return _silence(job, group, silent) if retires else _ended_late(job, group)
+    since = beginning(job, group, sequence)
     missing = tuple(sorted(r for r, n in enqueued.items() if n < sequence))
     missing = tuple(r for r in missing if not _lost(job, group, r, since) and not _too_early(job, r, since))
     waiting = _waiting(group, sequence, ended=retires and bool(missing or silent))
@@ -214,64 +210,46 @@ def _waiting(group: Group, sequence: int, *, ended: bool) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _since(job: Job, group: Group, sequence: int) -> int:
-    times = [
-        job.dumps[r].entries.created[i]
-        for r, h in group.histories.items()
-        if (i := h.at(sequence)) is not None
-    ]
-    return min((t for t in times if t > 0), default=0)
-
-
 def _silence(job: Job, group: Group, silent: tuple[int, ...]) -> Trouble | None:
     """Ranks on gloo that all ended the same operation, well or badly: their ages tell which."""
     if len(group.members) < 2 and not group.absent:
         return None
     last = max(h.last for h in group.histories.values())
-    since = _since(job, group, last)
+    since = beginning(job, group, last)
     waiting = tuple(sorted(r for r, h in group.histories.items() if h.at(last) is not None))
-    late = _late(job, group, last)
-    if late is not None and not silent:
-        return Trouble(
-            group,
-            LATE,
-            last,
-            late[0],
-            tuple(r for r in waiting if r not in late[0]),
-            since=since,
-            lag=late[1],
-        )
-    ran_out = _ran_out(job, group, last, waiting)
+    too_late = late(job, group, last)
+    if too_late is not None and not silent:
+        rest = tuple(r for r in waiting if r not in too_late[0])
+        return Trouble(group, LATE, last, too_late[0], rest, since=since, lag=too_late[1])
     if silent or group.absent:
         if silent and 2 * len(silent) <= len(waiting):
             return Trouble(group, NO_DUMP, last, silent, waiting, silent, since, confidence="medium")
         return Trouble(group, UNDECIDED, last, (), waiting, silent, since, confidence="low")
-    if ran_out:
+    if ran_out(job, group, last, waiting):
         return Trouble(group, STALLED, last, (), waiting, since=since, confidence="medium")
     return None
 
 
-def _ran_out(job: Job, group: Group, sequence: int, ranks: Collection[int]) -> bool:
-    """Whether the dumps were written about a time-out after the operation began."""
-    ages = []
-    for rank in ranks:
-        index = group.histories[rank].at(sequence)
-        recorded, modified = group.recorded.get(rank), job.dumps[rank].modified
-        if index is None or recorded is None or not recorded.timeout_ms or modified is None:
-            return False
-        age, timeout = modified - job.dumps[rank].entries.created[index] / 1e9, recorded.timeout_ms / 1000
-        ages.append(0.95 * timeout <= age <= 1.1 * timeout + 1.0)
-    return bool(ages) and all(ages)
+def _ended_late(job: Job, group: Group) -> Trouble | None:
+    found = ended_late(job, group)
+    if found is None:
+        return None
+    sequence, ranks, lag = found
+    others = tuple(sorted(r for r in group.histories if r not in ranks))
+    return Trouble(
+        group, LATE, sequence, ranks, others, since=beginning(job, group, sequence), lag=lag,
+        finished=tuple(sorted(group.histories)),
+    )  # fmt: skip
 
 
 def _all_in(job: Job, group: Group, sequence: int, waiting: tuple[int, ...], since: int) -> Trouble:
     """Everybody came. Late, stuck in its kernel, never started, under way, or the network."""
     finished = tuple(sorted(r for r in group.histories if r not in waiting))
-    late = _late(job, group, sequence)
-    if late is not None:
-        rest = tuple(r for r in waiting if r not in late[0])
-        return Trouble(group, LATE, sequence, late[0], rest, since=since, lag=late[1])
-    if _fresh(job, group, sequence, waiting) or _young(job, group, sequence, waiting):
+    too_late = late(job, group, sequence)
+    if too_late is not None:
+        rest = tuple(r for r in waiting if r not in too_late[0])
+        return Trouble(group, LATE, sequence, too_late[0], rest, since=since, lag=too_late[1])
+    if fresh(job, group, sequence, waiting) or young(job, group, sequence, waiting):
         return Trouble(
             group, IN_FLIGHT, sequence, (), waiting, since=since, finished=finished, confidence="medium"
         )
@@ -284,12 +262,12 @@ def _all_in(job: Job, group: Group, sequence: int, waiting: tuple[int, ...], sin
             group, NOT_FINISHED, sequence, waiting, _next_waiting(job, group, sequence, finished),
             since=since, finished=finished, confidence=confidence,
         )  # fmt: skip
-    unstarted = _unstarted(job, group, sequence, waiting)
+    unstarted = without_start(job, group, sequence, waiting)
     if unstarted:
         rest = tuple(r for r in waiting if r not in unstarted)
         return Trouble(group, NOT_STARTED, sequence, unstarted, rest, since=since, confidence="medium")
     # A work that its watchdog let go of without completion has run into its time-out.
-    sure = any(_timed_out(job, group, sequence, r) for r in waiting)
+    sure = any(timed_out(job, group, sequence, r) for r in waiting)
     return Trouble(
         group,
         STALLED,
@@ -302,96 +280,5 @@ def _all_in(job: Job, group: Group, sequence: int, waiting: tuple[int, ...], sin
     )
 
 
-def _young(job: Job, group: Group, sequence: int, waiting: tuple[int, ...]) -> bool:
-    """Whether gloo's operation was younger than its time-out: only time tells a wait from a failure there."""
-    for rank in waiting:
-        index, modified = group.histories[rank].at(sequence), job.dumps[rank].modified
-        recorded = group.recorded.get(rank)
-        if index is None or modified is None or recorded is None or not recorded.timeout_ms:
-            return False
-        age = modified - job.dumps[rank].entries.created[index] / 1e9
-        if not job.gloo(rank, index) or not -1.0 <= age < YOUNG_SHARE * recorded.timeout_ms / 1000:
-            return False
-    return True
-
-
-def _timed_out(job: Job, group: Group, sequence: int, rank: int) -> bool:
-    index = group.histories[rank].at(sequence)
-    if index is None or job.gloo(rank, index):
-        return False
-    state = job.dumps[rank].entries.state[index]
-    return bool(state & RETIRED) and (state & 3) != COMPLETED
-
-
 def _next_waiting(job: Job, group: Group, sequence: int, finished: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(r for r in finished if group.histories[r].undone() is not None)
-
-
-def _unstarted(job: Job, group: Group, sequence: int, waiting: tuple[int, ...]) -> tuple[int, ...]:
-    """Ranks whose kernel never started while others' did, where the recorders notice starts at all."""
-    started: list[int] = []
-    scheduled: list[int] = []
-    for rank in waiting:
-        index = group.histories[rank].at(sequence)
-        if index is None or not has_start_times(job.dumps[rank]):
-            continue
-        (started if (job.dumps[rank].entries.state[index] & 3) == STARTED else scheduled).append(rank)
-    # A rank whose earlier operations all ended and whose recorder has no `started` left shows by its peers.
-    others = [r for r in waiting if r not in started and r not in scheduled]
-    if started and len(started) > len(others) + len(scheduled):
-        return tuple(sorted(scheduled + others))
-    return ()
-
-
-def _late(job: Job, group: Group, sequence: int) -> tuple[tuple[int, ...], float] | None:
-    """Ranks that came so late that the others' time-out ran out, and by how many seconds.
-
-    Clocks of hosts differ: what counts is how much later than in the operations before.
-    """
-    lags = {}
-    reference = min(group.histories, key=lambda r: (group.histories[r].first, r))
-    for rank in group.histories:
-        lag = _lag(job, group, reference, rank, sequence)
-        if lag is not None:
-            lags[rank] = lag
-    if len(lags) < 2:
-        return None
-    usual = median(sorted(lags.values())[: max(1, len(lags) - 1)])
-    timeouts = [g.timeout_ms / 1000 for g in group.recorded.values() if g.timeout_ms]
-    bound = LATE_SHARE * min(timeouts) if timeouts else LATE_SECONDS
-    late = tuple(sorted(r for r, lag in lags.items() if lag - usual >= bound))
-    if not late or len(late) > len(lags) // 2:
-        return None
-    return late, max(lags[r] for r in late) - usual
-
-
-def _lag(job: Job, group: Group, reference: int, rank: int, sequence: int) -> float | None:
-    mine, theirs = group.histories[rank], group.histories[reference]
-    here, there = job.dumps[rank].entries.created, job.dumps[reference].entries.created
-
-    def apart(number: int) -> int | None:
-        one, other = mine.at(number), theirs.at(number)
-        return None if one is None or other is None else here[one] - there[other]
-
-    now = apart(sequence)
-    if now is None:
-        return None
-    before = [
-        d for n in range(max(mine.first, sequence - LOOK_BACK), sequence) if (d := apart(n)) is not None
-    ]
-    return (now - (median(before) if before else 0)) / 1e9
-
-
-def _fresh(job: Job, group: Group, sequence: int, waiting: tuple[int, ...]) -> bool:
-    for rank in waiting:
-        index, modified = group.histories[rank].at(sequence), job.dumps[rank].modified
-        if index is None or modified is None or _timed_out(job, group, sequence, rank):
-            return False
-        age = modified - job.dumps[rank].entries.created[index] / 1e9
-        recorded = group.recorded.get(rank)
-        short = (
-            recorded is not None and recorded.timeout_ms is not None and recorded.timeout_ms / 2000 < FRESH
-        )
-        if short or not -1.0 <= age < FRESH:
-            return False
-    return True
