@@ -15,7 +15,7 @@ from .reductions import buffers
 
 aten = torch.ops.aten
 MIB = 1 << 20
-Rule = Callable[..., Sequence[int]]
+Rule = Callable[..., Sequence[Any]]
 
 
 def nbytes(t: Any) -> int:
@@ -65,13 +65,16 @@ class Kernels:
             self._lt.add(in_backward)
             yield self.lt_workspace, "cublasLt workspace"
 
-    def temporaries(self, func: Any, args: Any, kwargs: Any) -> Sequence[int]:
-        """Bytes of each block that the call takes and gives back; of stages in turn, those of the largest."""
+    def temporaries(self, func: Any, args: Any, kwargs: Any) -> Sequence[Sequence[int]]:
+        """Bytes of the blocks that the call takes beside its results and gives back, stage by stage."""
         schema = getattr(func, "_schema", None)
         if schema is None:
             return ()
         rule = self._rules.get(schema.name[6:])
-        return rule(*args, **kwargs) if rule is not None else ()
+        if rule is None:
+            return ()
+        found = rule(*args, **kwargs)
+        return found if found and isinstance(found[0], tuple) else (found,)
 
     def _reduction(self, x: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
         if not isinstance(x, torch.Tensor):
@@ -191,7 +194,7 @@ def _cudnn_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequ
     return (b * h * t * 4 + b * h * t * d * 4 + 256 + shared,)
 
 
-def _efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[int]:
+def _efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[Any]:
     b, h, t, d = q.shape
     block = 128 if q.element_size() == 2 and d > 64 else 64
     rows = -(-t // block) * block
@@ -200,8 +203,8 @@ def _efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> 
     if d > 128:
         space = space * 5 // 2
     delta = b * h * t * 4
-    if q.dtype == torch.float32 and nbytes(q) + delta > space:
-        return (nbytes(q), delta, delta)
+    if q.dtype == torch.float32:
+        return ((nbytes(q), delta, delta), (delta, space))
     return (delta, space)
 
 

@@ -237,11 +237,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 return answer.value
             args, kwargs = answer.args, answer.kwargs
         operator = func._schema.name if hasattr(func, "_schema") else str(func)
-        during = [
-            self._new(size, operator + " (workspace)")
-            for size in self.kernels.temporaries(func, args, kwargs)
-            if size
-        ]
         try:
             out = func(*args, **kwargs)
         except Exception:
@@ -249,8 +244,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
             raise
         if out is not None:
             self._outputs(func, operator, args, kwargs, out, share)
-        for block in during:
-            self._drop(block)
+        for stage in self.kernels.temporaries(func, args, kwargs):
+            during = [self._new(size, operator + " (workspace)") for size in stage if size]
+            for block in during:
+                self._drop(block)
         if share is not None and operand is not None:
             self._pending = (operand.ref, id(operand), out.untyped_storage()._cdata)
         values.follow(func, args, kwargs, out)
