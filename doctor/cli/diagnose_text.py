@@ -115,7 +115,8 @@ def _proof(proofs: Sequence[Mapping[str, object]]) -> str:
     if not proofs:
         return ""
     p = proofs[0]
-    return f"{p.get('file')}:{p.get('line')}: {p.get('text')}"
+    where = f"{p.get('file')}:{p.get('line')}" if p.get("line") else f"{p.get('file')}"
+    return f"{where}: {p.get('text')}"
 
 
 def _map(value: object) -> Mapping[str, object]:

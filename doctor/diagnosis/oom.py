@@ -90,18 +90,18 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
     says: list[str] = []
     fixes: list[str] = []
     requested, free, allocated, unallocated = oom.requested, oom.free, oom.allocated, oom.unallocated
-    if oom.others and (largest := max(oom.others.items(), key=lambda o: o[1]))[1] > GIB:
+    limited = oom.allowed is not None and (oom.total is None or oom.allowed < 0.9 * oom.total)
+    if limited and free is not None and requested is not None and free > requested:
+        says.append(
+            f"{words(free)} are free, but this process is allowed {words(oom.allowed)} only (memory fraction)"
+        )
+        fixes.append("Raise torch.cuda.set_per_process_memory_fraction")
+    elif oom.others and (largest := max(oom.others.items(), key=lambda o: o[1]))[1] > GIB:
         says.append(f"another process ({largest[0]}) holds {words(largest[1])} of the same GPU")
         fixes.append(
             f"End process {largest[0]} if it is stale, or choose another GPU: give each rank its own with torch.cuda.set_device(local_rank)"
         )
-    if oom.allowed is not None and allocated is not None and requested is not None:
-        if (oom.total is None or oom.allowed < 0.9 * oom.total) and free is not None and free > requested:
-            says.append(
-                f"{words(free)} are free, but this process is allowed {words(oom.allowed)} only (memory fraction)"
-            )
-            fixes.append("Raise torch.cuda.set_per_process_memory_fraction")
-    elif free is not None and requested is not None and free > 2 * requested:
+    if not limited and free is not None and requested is not None and free > 2 * requested:
         says.append(
             f"{words(free)} are free and {words(requested)} were asked for: a limit (memory fraction, MIG), not the size"
         )

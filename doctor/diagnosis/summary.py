@@ -42,7 +42,8 @@ def summary(incident: Incident, conclusions: Sequence[Conclusion], states: Seque
         parts.append(f"{len(waiting)} rank(s) only waited.")
     if cause.evidence:
         e = cause.evidence[0]
-        parts.append(f"Evidence: {e.file}:{e.line}: {e.text[:200]}")
+        where = f"{e.file}:{e.line}" if e.line else e.file  # a dump has no lines
+        parts.append(f"Evidence: {where}: {e.text[:200]}")
     if cause.fixes:
         parts.append(f"Fix: {cause.fixes[0].text}.")
     parts.append(f"(confidence: {cause.confidence})")

@@ -331,15 +331,20 @@ def _site(view: View, rank: int) -> tuple[str, int | None] | None:
     return (own.file, own.line) if own is not None else None
 
 
-_KEYS = re.compile(r"keys: (?:/\S*?)?//cpu//\d+/(?P<cpu>\d+)|keys: \S*?//cuda//(?P<cuda>\d+)\b")
+_KEYS = re.compile(
+    r"keys: (?:/\S*?)?//cpu//\d+/(?P<cpu>\d+)|keys: \S*?//cuda//(?P<cuda>\d+)\b(?::(?P<peer>\d+))?"
+)
 
 
 def _key(view: View) -> Candidate | None:
     """The rank whose key the others wait for in the store."""
     hits = [h for h in view.hits if h.code == "LOG143"]
-    ranks = {int(m["cpu"] or 0) for h in hits if (m := _KEYS.search(h.text))}
+    keys = [m for h in hits if (m := _KEYS.search(h.text))]
+    ranks = {int(m["cpu"] or 0) for m in keys}
     if len(ranks) != 1:
         return None
+    if all(m["peer"] for m in keys):
+        return _pair(view, hits, {(int(m["cuda"]), int(m["peer"])) for m in keys})
     rank = ranks.pop()
     started = {e.rank for e in view.exits} | set(view.ranks)
     absent = bool(view.exits) and rank not in started
@@ -359,6 +364,27 @@ def _key(view: View) -> Candidate | None:
         attempt=view.attempt,
     )
     return Candidate(79, conclusion, hits[0].order, frozenset((rank,)))
+
+
+def _pair(view: View, hits: list[Hit], pairs: set[tuple[int, int]]) -> Candidate | None:
+    """Two ranks' own communicator, made at their first unbatched send or receive: the lower one publishes its id."""
+    if len(pairs) != 1:
+        return None
+    rank, other = pairs.pop()
+    if any(h.origin.rank == rank for h in hits):
+        return None
+    conclusion = derived(
+        codes.NEVER_ENTERED,
+        f"Rank {rank} never posted its half of the first send or receive with rank {other}, which waits for it",
+        "medium",
+        why="NCCL makes a communicator of the two ranks when both come to their first send or receive; the id of "
+        f"that one ({rank}:{other}) was never published, so rank {rank} was elsewhere.",
+        culprits=(rank,),
+        victims=tuple(sorted(view.suffering - {rank})),
+        evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
+        attempt=view.attempt,
+    )
+    return Candidate(79, conclusion, hits[0].order, frozenset((rank, other)))
 
 
 # pointers

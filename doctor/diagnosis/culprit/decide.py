@@ -94,8 +94,9 @@ def _attempt(view: View) -> list[Conclusion]:
 def _reason_first(view: View, ordered: list[Candidate]) -> list[Candidate]:
     """That a rank never entered a collective says where it was missed; an error of its own says why."""
     culprits = set(ordered[0].conclusion.culprits)
-    missed = any(r.kind == "missing" and set(r.ranks) == culprits for r in view.incident.recorder)
-    if ordered[0].own or ordered[0].conclusion.code != codes.RECORDER or not missed:
+    told = [r for r in view.incident.recorder if r.kind == "missing" and set(r.ranks) == culprits]
+    recorded = {codes.RECORDER if r.conclusion is None else r.conclusion.code for r in told}
+    if ordered[0].own or ordered[0].conclusion.code not in recorded:
         return ordered
     for reason in ordered[1:]:
         named = set(reason.conclusion.culprits)
