@@ -17,6 +17,8 @@ MEETING = ("MASTER_ADDR", "MASTER_PORT")
 ENVIRONMENT_LIMIT = 1 << 20
 PROCESS_LIMIT = 65536
 LAUNCHERS = ("torchrun", "accelerate", "srun", "mpirun", "mpiexec", "deepspeed", "slurmstepd", "fsdp-doctor")
+RUN = "FSDP_DOCTOR_PID"
+"""Names the `fsdp-doctor run` that a process belongs to, though srun's daemon may have started it."""
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "fsdp_doctor")
 
 
@@ -76,13 +78,15 @@ def _pairs(raw: bytes) -> dict[str, str]:
 
 
 def ranks_below(table: Mapping[int, Seen], pid: int) -> tuple[Seen, ...]:
-    """The ranks among a process and all that it started, in order of rank.
+    """The ranks among a process and all that it started, itself or through srun, in order of rank.
 
     A rank's own children (loader workers, compilers) inherit its environment and are none. Raises `NoRanks`.
     """
     if pid not in table:
         raise NoRanks(f"there is no process {pid} of this user")
     family = _family(table, pid)
+    below = set(family)
+    family += [p for p, s in table.items() if s.environment.get(RUN) == str(pid) and p not in below]
     ranks = _ranks(table, family)
     if not ranks:
         above = _rank_above(table, pid)

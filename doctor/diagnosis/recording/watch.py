@@ -64,7 +64,7 @@ class Watch:
         self._stop_now = False
         self._looks = 0
         self._taken: list[Path] = []
-        self._said = ""
+        self._said, self._said_nobody = "", False
         self._resumed: float | None = None
         self.pids: set[int] = set()
         """All ranks' processes that were seen."""
@@ -135,11 +135,22 @@ class Watch:
             except NoRanks:
                 seen = []
             job = look(seen, table=table, loads=self._loads) if seen else None
+            if not seen:
+                self._nobody_here()
             if self._still.looked(job, time.monotonic()) and job is not None:
                 self._found_hanging(job)
                 self._stop_now = self._stop
         except Exception as error:
             self._fault(error)
+
+    def _nobody_here(self) -> None:
+        """Ranks of other hosts cannot be seen: say so once, and how they can."""
+        if not self._said_nobody:
+            self._said_nobody = True
+            self._say(
+                f"no output for {self._still.quiet:.0f} s, and no rank runs on this host; to have the ranks "
+                "of every host looked at, let each be started by it: srun … fsdp-doctor run -- COMMAND"
+            )
 
     def _found_hanging(self, job: LiveJob) -> None:
         self.hangs += 1
