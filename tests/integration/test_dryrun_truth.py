@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from fsdp_doctor.memory.simulate import Run, Step, steps
@@ -63,3 +66,16 @@ def test_other_families_within_half_a_per_cent(
     peak = max(found.fwd_bwd_peak, found.opt_peak)
     assert peak == pytest.approx(measured["peak"], rel=0.005)
     assert found.after_backward == pytest.approx(last["after_backward"], rel=0.001, abs=4 << 20)
+
+
+REFUSED = {"two_tower-fsdp2", "two_tower-fsdp1", "video-fsdp2", "resnet-fsdp2"}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+def test_what_torch_refuses_on_the_gpu_is_refused_in_its_words(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "fixtures" / "memory_truth" / "own"
+    said = {r["id"]: r["error"] for r in json.loads((folder / "refused.json").read_text())}
+    cases = [c for c in json.loads((folder / "cases.json").read_text()) if c["id"] in REFUSED]
+    for case, found in zip(cases, runs([job("own", c) for c in cases], tmp_path, 180), strict=True):
+        assert found == said[case["id"]], case["id"]

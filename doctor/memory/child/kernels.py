@@ -53,6 +53,7 @@ class Kernels:
             "embedding_dense_backward": _embedding_backward,
             "_softmax_backward_data": _softmax_backward,
             "_grouped_mm": _grouped_mm,
+            "native_batch_norm_backward": _batch_norm_backward,
             "_index_put_impl_": _index_put,
             "index_put_": _index_put,
             "index_put": _index_put,
@@ -216,6 +217,14 @@ def _embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) ->
     parts = n // ROWS_PER_THREAD + segments
     width = -(-int(go.shape[-1]) // 32) * 32
     return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, parts * width * 4)
+
+
+def _batch_norm_backward(go: Any, x: Any, weight: Any, mean: Any, *_: Any, **__: Any) -> Sequence[int]:
+    """CUDA's check of types, which the CPU lets pass: parameters that are cast beside buffers that are not."""
+    if weight is not None and mean is not None and weight.dtype in HALF and mean.dtype != weight.dtype:
+        names = {torch.bfloat16: "BFloat16", torch.float16: "Half"}
+        raise RuntimeError(f"Expected running_mean to have type {names[weight.dtype]} but got Float")
+    return ()
 
 
 def _index_put(
