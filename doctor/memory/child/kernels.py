@@ -220,7 +220,7 @@ def _embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) ->
 
 
 def _batch_norm_backward(go: Any, x: Any, weight: Any, mean: Any, *_: Any, **__: Any) -> Sequence[int]:
-    """CUDA's check of types, which the CPU lets pass: parameters that are cast beside buffers that are not."""
+    """CUDA's check of types, which the CPU lets pass: cast parameters beside buffers that are not."""
     if weight is not None and mean is not None and weight.dtype in HALF and mean.dtype != weight.dtype:
         names = {torch.bfloat16: "BFloat16", torch.float16: "Half"}
         raise RuntimeError(f"Expected running_mean to have type {names[weight.dtype]} but got Float")
