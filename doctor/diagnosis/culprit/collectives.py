@@ -18,7 +18,7 @@ from fsdp_doctor.diagnosis.culprit.view import (
     rank_words,
     unique_proofs,
 )
-from fsdp_doctor.subjects.incident import Conclusion, Hit, Remedy
+from fsdp_doctor.subjects.incident import Conclusion, Hit, Proof, Remedy
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
 
@@ -217,6 +217,8 @@ def _group(
     odd = _minority({r: s.what for r, s in stuck.items()})
     if odd:
         return _odd(view, stuck, odd, order, proofs)
+    if (crossed := _passed_by(view, stuck, order, proofs)) is not None:
+        return crossed
     if len(ranks) == 2 and (left := _left_loop(view, stuck)) is not None:
         return _odd(view, stuck, frozenset((left,)), order, proofs, tie=True)
     words = "; ".join(
@@ -251,7 +253,7 @@ def _odd(
     """Some ranks differ from the majority."""
     one = stuck[min(odd)]
     other = next(s for r, s in stuck.items() if r not in odd)
-    who = rank_words(odd).capitalize()
+    who, be = rank_words(odd).capitalize(), "is" if len(odd) == 1 else "are"
     if one.op == other.op and one.seq == other.seq:
         code, title = (
             codes.OTHER_SIZE,
@@ -259,11 +261,11 @@ def _odd(
         )
     elif _is_scalar(one) and not _is_scalar(other):
         code = codes.UNEVEN
-        title = f"{who} left the common loop: it is in {one.words}, the others in {other.words} (uneven batches or a branch)"
+        title = f"{who} left the common loop: {'it is' if len(odd) == 1 else 'they are'} in {one.words}, the others in {other.words} (uneven batches or a branch)"
     elif one.seq < other.seq and one.op == other.op:
-        code, title = codes.BEHIND, f"{who} is behind: stuck in {one.words}, the others in {other.words}"
+        code, title = codes.BEHIND, f"{who} {be} behind: stuck in {one.words}, the others in {other.words}"
     else:
-        code, title = codes.OTHER_OPERATION, f"{who} is in {one.words}, the others in {other.words}"
+        code, title = codes.OTHER_OPERATION, f"{who} {be} in {one.words}, the others in {other.words}"
     conclusion = derived(
         code,
         title,
@@ -275,6 +277,36 @@ def _odd(
         attempt=view.attempt,
     )
     return Candidate(78 if tie else 84, _with_phase(view, conclusion, odd), order, frozenset(stuck))
+
+
+def _passed_by(
+    view: View, stuck: Mapping[int, Stuck], order: int, proofs: tuple[Proof, ...]
+) -> Candidate | None:
+    """Ranks that enqueued equally far, of which some are through with what others still wait in: the programs
+    went the same way, and what does not fit came before. NCCL compares nothing, and matches what comes next.
+    """
+    least, most = (f(stuck.values(), key=lambda s: s.seq) for f in (min, max))
+    if least.seq == most.seq or any(s.enqueued is None or s.enqueued < most.seq for s in stuck.values()):
+        return None
+    through = frozenset(r for r, s in stuck.items() if s.seq > least.seq)
+    waiting = frozenset(stuck) - through
+    conclusion = derived(
+        codes.DIVERGED,
+        f"{rank_words(through).capitalize()} went past {least.words}, in which {rank_words(waiting)} still "
+        f"waits: a collective at or before #{least.seq} had another size, type or kind on some rank",
+        "medium",
+        why=f"All of them enqueued {most.seq} collectives or more, so no rank left the loop; NCCL compares "
+        "neither sizes nor kinds, so that a mismatch shows only in what comes after it.",
+        victims=tuple(sorted(stuck)),
+        evidence=proofs,
+        attempt=view.attempt,
+        alternatives=(f"the kernel of #{least.seq} hangs on {rank_words(waiting)}",),
+        record_next=(
+            "the Flight Recorder's dumps of all ranks, which show each size, type and call site",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares every collective before it starts",
+        ),
+    )
+    return Candidate(82, conclusion, order, frozenset(stuck))
 
 
 def _is_scalar(stuck: Stuck) -> bool:
