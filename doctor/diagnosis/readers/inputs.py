@@ -33,6 +33,10 @@ NEVER_TEXT = frozenset(
     )
 )
 STDIN = "-"
+OWN = re.compile(rb'^\s*\{\s*"schema":\s*"fsdp-doctor[-/]')
+"""How this tool's own JSON begins: a report quotes every failure and is none."""
+RUN, JOURNAL = "run.json", "journal"
+"""In a folder of `fsdp-doctor run`: what it is, and what it notes of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +82,34 @@ def _expand(path: str, depth: int, named: bool) -> Iterator[Given]:
         except OSError as error:
             yield Given(path, problem=f"cannot be listed: {error.strerror}", named=named)
             return
+        own = RUN in names and _is_own(os.path.join(path, RUN))
         for name in names:
+            if own and name == JOURNAL:
+                continue
             inner = os.path.join(path, name)
             if name in SKIPPED_FOLDERS or (os.path.islink(inner) and os.path.isdir(inner)):
                 continue
             yield from _expand(inner, depth + 1, False)
     elif stat.S_ISREG(status.st_mode):
-        if named or Path(path).suffix not in NEVER_TEXT:
+        if Path(path).suffix == ".json" and _is_own(path):
+            if named:
+                yield Given(
+                    path, problem="is a report of fsdp-doctor and nothing that a job left", named=True
+                )
+        elif named or Path(path).suffix not in NEVER_TEXT:
             yield Given(path, status.st_size, named=named)
     elif named and (stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode)):
         yield Given(path, 0, named=True)
     elif named:
         yield Given(path, problem="is no file", named=True)
+
+
+def _is_own(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return OWN.match(file.read(256)) is not None
+    except OSError:
+        return False
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
