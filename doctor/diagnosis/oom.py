@@ -35,7 +35,7 @@ _PATTERNS = {
 }
 _RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
 _OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
-_GPU = re.compile(r"GPU (\d+)\b")
+_GPU = re.compile(r"\b[GXNM]PU (\d+)\b")
 GIB = 2**30
 OVERHEAD = 2 * GIB
 """Memory of a process that is not PyTorch's allocator and needs no explanation: context, cuBLAS, NCCL."""
@@ -96,7 +96,7 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
             f"{words(free)} are free, but this process is allowed {words(oom.allowed)} only (memory fraction)"
         )
         fixes.append("Raise torch.cuda.set_per_process_memory_fraction")
-    elif oom.others and (largest := max(oom.others.items(), key=lambda o: o[1]))[1] > GIB:
+    elif _others_matter(oom) and (largest := max(oom.others.items(), key=lambda o: o[1]))[1] > GIB:
         says.append(f"another process ({largest[0]}) holds {words(largest[1])} of the same GPU")
         fixes.append(
             f"End process {largest[0]} if it is stale, or choose another GPU: give each rank its own with torch.cuda.set_device(local_rank)"
@@ -120,7 +120,7 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
         )
     if oom.in_use is not None and allocated is not None:
         foreign = oom.in_use - allocated - (unallocated or 0)
-        if foreign > OVERHEAD:
+        if foreign > OVERHEAD and (requested is None or foreign - OVERHEAD > requested or foreign > 0.1 * oom.in_use):
             says.append(
                 f"{words(foreign)} of this process lie outside PyTorch's allocator (NCCL buffers, contexts, other libraries)"
             )
@@ -130,6 +130,15 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
     says += _by_phase(oom, phase)
     fixes += _fixes_by_phase(phase)
     return tuple(says), tuple(dict.fromkeys(fixes))
+
+
+def _others_matter(oom: OomReport) -> bool:
+    """Whether it would have fitted without the other processes, or they hold much of the GPU."""
+    held = sum(oom.others.values())
+    if not held:
+        return False
+    fits = oom.free is None or oom.requested is None or oom.free + held >= oom.requested
+    return fits or (oom.total is not None and held > 0.1 * oom.total)
 
 
 def _by_phase(oom: OomReport, phase: str | None) -> list[str]:

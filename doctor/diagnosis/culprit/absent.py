@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
 from fsdp_doctor.diagnosis.culprit.view import (
+    PEER_LOST,
     Candidate,
     View,
     derived,
@@ -24,6 +25,7 @@ SIGNALS = {-4: "SIGILL", -7: "SIGBUS", -8: "SIGFPE", -11: "SIGSEGV"}
 KILL = (-9, 9, 137)
 ABORT = (-6, 134)
 NATIVE = (-4, -7, -8, -11, 139, 135)
+STORE_LOST = "LOG144"
 FEW = 0.25
 """Share of the ranks up to which those that said nothing are suspects, and not just logs that are missing."""
 
@@ -55,7 +57,7 @@ def _by_exit(view: View) -> Candidate | None:
     if best.code in KILL:
         conclusion = derived(
             codes.KILLED,
-            f"{who} was killed (SIGKILL): most likely out of host memory",
+            f"{who} {'were' if len(ranks) > 1 else 'was'} killed (SIGKILL): most likely out of host memory",
             "medium",
             culprits=tuple(sorted(ranks)),
             victims=victims,
@@ -71,7 +73,7 @@ def _by_exit(view: View) -> Candidate | None:
         more = ": /dev/shm is full or a mapped file was truncated" if name == "SIGBUS" else ""
         conclusion = derived(
             codes.CRASHED,
-            f"{who} crashed natively ({name}){more}",
+            f"{who} crashed natively ({name}){more}" + _crash_site(view, ranks),
             "high",
             culprits=tuple(sorted(ranks)),
             victims=victims,
@@ -116,6 +118,16 @@ def _by_exit(view: View) -> Candidate | None:
         attempt=view.attempt,
     )
     return Candidate(73, conclusion, order, ranks, own=True)
+
+
+def _crash_site(view: View, ranks: frozenset[int]) -> str:
+    """Where a crash was, by the stack that faulthandler printed: its innermost frame is what called into C."""
+    frames = next((f for r in sorted(ranks) if (f := view.frames_of(r))), ())
+    if not frames:
+        return ""
+    own, inner = phases.own_frame(frames), frames[-1]
+    called = f", called from {phases.frame_words(own)}" if own is not None and own is not inner else ""
+    return f" in {phases.frame_words(inner)}{called}"
 
 
 def _escalated(view: View, entry: Exit) -> bool:
@@ -168,8 +180,15 @@ def _silent(view: View) -> Candidate | None:
         if h.origin.rank is not None
         and (h.kind in (ROOT, LIKELY, VICTIM))
         and h.code not in ("LOG202", "LOG205")
+        and not (h.code == STORE_LOST and view.waited)
     )
     failed = frozenset(e.rank for e in view.failed_exits if e.rank is not None and not _escalated(view, e))
+    if view.waited:  # they gave up; who lost the store then was still at work
+        waiting = view.waited | frozenset(
+            h.origin.rank
+            for h in view.hits
+            if h.code in PEER_LOST and h.code != STORE_LOST and h.origin.rank is not None
+        )
     missing = view.expected - spoke - waiting - failed
     if not missing or len(waiting) < max(1, len(view.expected - missing) / 2):
         return None
