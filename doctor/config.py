@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,6 +106,8 @@ def _table(content: Mapping[str, object], path: Path) -> Mapping[str, object] | 
 
 def nearest(word: str, known: tuple[str, ...], otherwise: str | None = None) -> str:
     """`; did you mean …?` with the closest known word, else `otherwise` or what is known."""
+    import difflib
+
     close = difflib.get_close_matches(word, known, 1, 0.5)
     if close:
         return f"; did you mean {close[0]!r}?"

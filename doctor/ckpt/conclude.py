@@ -19,6 +19,7 @@ from fsdp_doctor.ckpt.naming import (
     understand,
 )
 from fsdp_doctor.ckpt.optimizer_facts import optimizer_of
+from fsdp_doctor.ckpt.path import text
 from fsdp_doctor.ckpt.trust import trust_of
 from fsdp_doctor.ckpt.world_facts import world_of
 from fsdp_doctor.subjects.checkpoint import (
@@ -37,11 +38,6 @@ from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
 
 T = TypeVar("T")
 PLAIN_DCP = (Format.DCP, Format.DCP_PER_RANK)
-
-
-def text(value: str) -> str:
-    """A text that can be encoded: bytes that were no UTF-8 are shown as escapes."""
-    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def conclude(draft: Draft, seconds: float) -> CheckpointIndex:

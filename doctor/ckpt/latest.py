@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import replace
 
-from fsdp_doctor.ckpt.conclude import text
+from fsdp_doctor.ckpt.path import text
 from fsdp_doctor.ckpt.read import read
 from fsdp_doctor.ckpt.recognise import looks
 from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format

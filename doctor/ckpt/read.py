@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import fsdp_doctor
-from fsdp_doctor.ckpt.reading import failed, is_remote
+from fsdp_doctor.ckpt.path import failed, is_remote
 from fsdp_doctor.ckpt.wire import decode
 from fsdp_doctor.codec import FormatError
 from fsdp_doctor.process import Child, Outcome, start

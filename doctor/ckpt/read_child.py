@@ -12,14 +12,14 @@ import sys
 
 def main(argv: list[str]) -> int:
     """Read, and write the index to standard output."""
+    # Nothing that is read forms cycles worth collecting, and looking for them costs four times the rest.
+    gc.disable()
     root, path, what = argv
     sys.path.insert(0, root)
     from fsdp_doctor.ckpt import memory
     from fsdp_doctor.ckpt.reading import read_here
     from fsdp_doctor.ckpt.wire import encode
 
-    # Nothing that is read forms cycles worth collecting, and looking for them costs four times the rest.
-    gc.disable()
     memory.enable()
     for piece in encode(read_here(path, values=what == "values")):
         sys.stdout.buffer.write(piece)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import time
 
-from fsdp_doctor.ckpt.conclude import conclude, text
+from fsdp_doctor.ckpt.conclude import conclude
 from fsdp_doctor.ckpt.draft import Draft, Unreadable
 from fsdp_doctor.ckpt.limits import FILES
 from fsdp_doctor.ckpt.manifest_file import add_manifest
+from fsdp_doctor.ckpt.path import failed, is_remote
 from fsdp_doctor.ckpt.recognise import recognise
 from fsdp_doctor.ckpt.store import LocalStore, Store
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format
-from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem, ProblemKind
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex
+from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
 
-
-def is_remote(path: str) -> bool:
-    """Whether a path names a file system of fsspec, such as s3://bucket/step-100."""
-    scheme, mark, _ = path.partition("://")
-    return bool(mark) and scheme.isascii() and scheme.replace("+", "").replace("-", "").isalnum()
+__all__ = ["is_remote", "open_store", "read_here"]
 
 
 def read_here(path: str, *, values: bool = True) -> CheckpointIndex:
@@ -56,9 +53,3 @@ def open_store(path: str) -> Store:
 
         return RemoteStore(path)
     return LocalStore(path)
-
-
-def failed(path: str, kind: ProblemKind, detail: str) -> CheckpointIndex:
-    """An index of something that could not be read at all."""
-    problem = Problem(kind, Harm.BROKEN, text(detail))
-    return CheckpointIndex(text(path), Format.UNKNOWN, problems=(problem,), scanned_at=time.time())

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
@@ -149,6 +148,8 @@ def _problem_of(path: Path) -> str | None:
 
 def write_file(path: Path, text: str) -> None:
     """Write a whole file or none: a temporary file beside it, synchronised and renamed."""
+    import tempfile
+
     raw = text.encode("utf-8", "backslashreplace")
     try:
         # By its own name: where /dev/stdout is a pipe it resolves to a name that cannot be opened.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
 
@@ -28,6 +27,8 @@ def chosen(settings: Settings) -> Selection:
 
 
 def _closest(prefixes: Iterable[str]) -> str:
+    import difflib
+
     codes = [c.code for c in registry().checks]
     for prefix in prefixes:
         if prefix and not any(c.startswith(prefix) for c in codes):

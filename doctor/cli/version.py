@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pkgutil
 import platform
-from importlib import import_module, metadata
+from importlib import import_module
 
 import fsdp_doctor.tables
 from fsdp_doctor import __version__
+from fsdp_doctor.engine.plugins import plugin_points
 from fsdp_doctor.report.escape import one_line
-
-GROUP = "fsdp_doctor.checks"
 
 
 def plugins() -> tuple[tuple[str, str], ...]:
     """(distribution, version) of every plug-in; none of them is imported."""
-    points = metadata.entry_points(group=GROUP)
-    return tuple(sorted({(p.dist.name, p.dist.version) for p in points if p.dist is not None}))
+    return tuple(sorted({(p.dist.name, p.dist.version) for p in plugin_points() if p.dist is not None}))
 
 
 def tool() -> dict[str, str]:

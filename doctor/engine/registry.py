@@ -10,12 +10,17 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import metadata
 from types import ModuleType
+from typing import TYPE_CHECKING
 
+from fsdp_doctor.engine.plugins import GROUP, plugin_points
 from fsdp_doctor.engine.spec import CheckSpec
 
-GROUP = "fsdp_doctor.checks"
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["GROUP", "BrokenPlugin", "Registry", "merge", "registry", "specs_below", "specs_of"]
+
 BUILT_IN = "fsdp-doctor"
 IMPORT_SECONDS = 10.0
 """Time for the import of one plug-in: one that hangs must not take the other checks along."""
@@ -75,7 +80,7 @@ def merge(built_in: Iterable[CheckSpec], plugins: Iterable[tuple[str, Iterable[C
     return Registry(tuple(sorted(owner.values(), key=lambda s: s.code)), tuple(broken))
 
 
-def _imported(point: metadata.EntryPoint) -> object:
+def _imported(point: EntryPoint) -> object:
     """What an entry point names. Raises what its import raises; `TimeoutError` where that does not end."""
     found: list[object] = []
     errors: list[BaseException] = []
@@ -97,7 +102,7 @@ def _imported(point: metadata.EntryPoint) -> object:
     return found[0]
 
 
-def _load(point: metadata.EntryPoint) -> tuple[str, Iterable[CheckSpec]]:
+def _load(point: EntryPoint) -> tuple[str, Iterable[CheckSpec]]:
     package = point.dist.name if point.dist else point.value
     loaded = _imported(point)
     if isinstance(loaded, CheckSpec):
@@ -113,7 +118,7 @@ def registry() -> Registry:
     built_in = specs_below(importlib.import_module("fsdp_doctor.checks"))
     plugins: list[tuple[str, Iterable[CheckSpec]]] = []
     broken: list[BrokenPlugin] = []
-    for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.value, p.name)):
+    for point in sorted(plugin_points(), key=lambda p: (p.value, p.name)):
         try:
             plugins.append(_load(point))
         except (Exception, SystemExit) as error:  # an import may raise anything, and must not end the tool

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
-from rich.console import Console
 from rich.text import Text
 
 from fsdp_doctor.report.escape import lines, one_line, to_ascii
 from fsdp_doctor.report.style import Style
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NARROW = 60
 """Columns below which labels stand in front of their text rather than in a column of their own."""
@@ -23,12 +26,19 @@ class Page:
         self.style = style
         self.width = max(style.width, MINIMUM)
         self._buffer = io.StringIO()
-        self._console = Console(
+        # Only colours need a console, and importing it takes longer than the rest of a page. Wrapping asks
+        # it for nothing unless lines are justified.
+        self._console = self._coloured() if style.colour else cast("Console", None)
+
+    def _coloured(self) -> Console:
+        from rich.console import Console
+
+        return Console(
             file=self._buffer,
             width=self.width,
-            force_terminal=style.colour,
-            color_system="standard" if style.colour else None,
-            no_color=not style.colour,
+            force_terminal=True,
+            color_system="standard",
+            no_color=False,
             markup=False,
             emoji=False,
             highlight=False,
@@ -83,7 +93,10 @@ class Page:
         return self._buffer.getvalue()
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, no_wrap=True, overflow="ignore", crop=False)
+        if self.style.colour:
+            self._console.print(line, no_wrap=True, overflow="ignore", crop=False)
+        else:
+            self._buffer.write(line.plain + "\n")
 
 
 def _break_command(line: str, room: int) -> list[str]:

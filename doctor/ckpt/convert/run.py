@@ -13,7 +13,7 @@ from pathlib import Path
 import fsdp_doctor
 from fsdp_doctor.ckpt.convert.here import Converted, Order
 from fsdp_doctor.ckpt.convert.model import ConvertError
-from fsdp_doctor.ckpt.reading import is_remote
+from fsdp_doctor.ckpt.path import is_remote
 from fsdp_doctor.process import Child, start
 
 CHILD = Path(__file__).with_name("child.py")

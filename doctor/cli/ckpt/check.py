@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import click
 
+from fsdp_doctor.ckpt.path import is_remote
 from fsdp_doctor.ckpt.read import DEADLINE, begin
-from fsdp_doctor.ckpt.reading import is_remote
 from fsdp_doctor.cli.ckpt.target import target, target_options
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.subjects.load_target import TargetModel

@@ -15,7 +15,7 @@ import click
 from fsdp_doctor.ckpt.convert.cast import FLOATS
 from fsdp_doctor.ckpt.convert.here import SHARD_BYTES, TO, Converted, Order
 from fsdp_doctor.ckpt.convert.model import ConvertError
-from fsdp_doctor.ckpt.reading import is_remote
+from fsdp_doctor.ckpt.path import is_remote
 from fsdp_doctor.cli.common import Settings, common
 
 SECONDS = 7 * 24 * 3600.0

@@ -10,8 +10,8 @@ import click
 
 from fsdp_doctor.ckpt.checksums import Checksums
 from fsdp_doctor.ckpt.diff import Changed, Difference, compare
+from fsdp_doctor.ckpt.path import is_remote
 from fsdp_doctor.ckpt.read import DEADLINE, begin
-from fsdp_doctor.ckpt.reading import is_remote
 from fsdp_doctor.cli.ckpt.on_disk import unjudged
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.progress import shown as waiting

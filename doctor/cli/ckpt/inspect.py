@@ -7,8 +7,8 @@ import time
 
 import click
 
+from fsdp_doctor.ckpt.path import is_remote
 from fsdp_doctor.ckpt.read import DEADLINE, begin
-from fsdp_doctor.ckpt.reading import is_remote
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.subjects.checkpoint import Kind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import platform
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
@@ -36,7 +36,7 @@ def judge_loading(
 ) -> tuple[Loading, tuple[Result, ...]]:
     """The judgement, and what the selected checks say of it."""
     loading = assess(index, target)
-    facts = Facts({Loading: Known(loading), Identity: Known(Identity(socket.gethostname(), None, None))})
+    facts = Facts({Loading: Known(loading), Identity: Known(Identity(platform.node(), None, None))})
     checks = [c for c in checks_of(settings) if Loading in c.needs]
     results = run_checks(checks, facts, Options())
     if not settings.config.suppressions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import platform
 import time
 
 import click
@@ -46,7 +46,7 @@ def command(settings: Settings, run_folder: str, quiet: bool) -> int:
     except OSError as error:
         raise click.UsageError(f"{run_folder}: {error.strerror or error}") from None
     latest = run.latest
-    identity = Known(Identity(socket.gethostname(), None, None))
+    identity = Known(Identity(platform.node(), None, None))
     results = run_checks(
         checks_of(settings, ("CKP090",)), Facts({RunFolder: Known(run), Identity: identity}), Options()
     )

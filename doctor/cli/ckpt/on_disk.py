@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import platform
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
@@ -41,7 +41,7 @@ def judge(index: CheckpointIndex, settings: Settings) -> tuple[Result, ...]:
         saved_on=index.world.size,
         unread=loading.unread,
     )
-    facts = Facts({Loading: Known(loading), Identity: Known(Identity(socket.gethostname(), None, None))})
+    facts = Facts({Loading: Known(loading), Identity: Known(Identity(platform.node(), None, None))})
     results = run_checks(checks_of(settings, CODES_ON_DISK), facts, Options())
     if not settings.config.suppressions:
         return results
