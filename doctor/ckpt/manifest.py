@@ -40,7 +40,7 @@ def write_manifest(
     extra: Mapping[str, str] | None = None,
     checksums: bool = True,
 ) -> Path | None:
-    """Write `fsdp-doctor-manifest.json` into a checkpoint folder, for `ckpt check` and `ckpt inspect --verify`.
+    """Write `fsdp-doctor-manifest.json` into a checkpoint, for `ckpt check` and `ckpt inspect --verify`.
 
     Call it once the save is whole: after `dcp.save` has returned, or after `.result()` of `async_save`.
     Every rank may call it: rank 0 writes, the others return None at once; nothing is communicated. `model`

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 
 from fsdp_doctor.facts.source import Source
+from fsdp_doctor.subjects.checkpoint_cost import CostPlan
 from fsdp_doctor.subjects.checkpoint_run import RunFolder
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fabric import Fabric
@@ -58,6 +59,7 @@ MEASURED: Mapping[type[object], tuple[str, str]] = {
     FlightVerdict: ("no Flight Recorder dumps were given", "run `fsdp-doctor diagnose DUMPS`"),
     LiveJob: ("no running job was looked at", "run `fsdp-doctor diagnose --live`"),
     Loading: ("no checkpoint was given", "give --ckpt DIR, or run `fsdp-doctor ckpt check`"),
+    CostPlan: ("no model was given whose saving could be sized", "run `fsdp-doctor ckpt estimate`"),
     RunFolder: ("no run's folder was given", "run `fsdp-doctor ckpt latest RUN_DIR`"),
 }
 """Subject types that commands make and no source holds -> why one is missing, and what would bring it."""

@@ -19,7 +19,7 @@ class FileSum:
     sha256: str | None = None
     crc32: int | None = None
     tail: str | None = None
-    """SHA-256 of the last `TAIL_BYTES`: in a data file of DCP they hold checksums of the last tensor's values,
+    """SHA-256 of the last `TAIL_BYTES`: in a data file of DCP they hold checksums of the last tensor,
     so that a file of another save is told without reading it."""
 
 

@@ -12,6 +12,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("fsdp_doctor.cli.ckpt.check", "Whether it loads here, and if not, why and what then."),
     "diff": ("fsdp_doctor.cli.ckpt.diff", "What differs between two checkpoints."),
     "convert": ("fsdp_doctor.cli.ckpt.convert", "The same tensors in another format."),
+    "estimate": (
+        "fsdp_doctor.cli.ckpt.estimate",
+        "Memory and disk of each way to save and to load.",
+    ),
     "latest": ("fsdp_doctor.cli.ckpt.latest", "The newest whole checkpoint of a run."),
 }
 """Command -> module and one line of help. The module's `command` is loaded when it is called."""
