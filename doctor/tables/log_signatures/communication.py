@@ -375,7 +375,7 @@ COMMUNICATION: tuple[Signature, ...] = (
         "LOG129",
         R,
         90,
-        "Two ranks use the same GPU",
+        "NCCL finds two ranks on one GPU",
         ("Duplicate GPU detected", "Multiple Ranks are using the same GPU", "ultiple ranks"),
         r"Duplicate GPU detected ?: rank (?P<a>\d+) and rank (?P<b>\d+) both on CUDA device (?P<bus>\w+)|Multiple [Rr]anks are using the same GPU",
         scope=Scope.JOB,
