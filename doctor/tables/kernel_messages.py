@@ -172,9 +172,8 @@ def match(line: str, signatures: tuple[Signature, ...]) -> Match | None:
     for signature in signatures:
         if signature.literal in line and (found := signature.pattern.search(line)):
             groups = found.groupdict()
-            return Match(
-                signature, line.strip(), *((groups.get(name) or "") for name in ("who", "where", "pid"))
-            )
+            who, where, pid = ((groups.get(name) or "") for name in ("who", "where", "pid"))
+            return Match(signature, line.strip(), who, where, pid)
     return None
 
 
