@@ -27,7 +27,7 @@ def render(plan: CostPlan, held: int, style: Style) -> str:
         page.labelled("not known", "the largest tensor, which is added where tensors are gathered one by one")
     page.blank()
     for saves, words in ((True, "to save"), (False, "to load")):
-        lines = [(f"{words}:", *HEAD[1:])]
+        lines: list[tuple[str, ...]] = [(f"{words}:", *HEAD[1:])]
         shown = [c for c in plan.costs if c.saves is saves]
         lines += [_row(c, plan) for c in shown]
         widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
