@@ -136,6 +136,7 @@ def _recorded(
         log_folders=_log_folders(folder, words, given),
         stop=stop,
         loads=loads_now,
+        shared=folder.parent if task(env) is not None else None,
     )
     kills = evidence.oom_kills()
     began, spent = time.monotonic(), time.process_time()

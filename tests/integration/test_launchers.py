@@ -23,10 +23,16 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def run(launcher: tuple[str, ...], ranks: int, *command: object) -> subprocess.CompletedProcess[str]:
+    return run_plain(*launcher, ranks, *command)
+
+
+def run_plain(*command: object) -> subprocess.CompletedProcess[str]:
     cluster = {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
-    variables = clean_environment() | cluster | AS_ROOT | {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
+    variables = (
+        clean_environment() | cluster | AS_ROOT | {"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())}
+    )
     return subprocess.run(
-        [*launcher, str(ranks), *map(str, command)],
+        [*map(str, command)],
         env=variables,
         capture_output=True,
         text=True,
@@ -105,3 +111,45 @@ def test_a_probe_measures_over_all_ranks(launcher: tuple[str, ...], tmp_path: Pa
     report = json.loads(out.read_text())
     assert [r["stage"] for r in report["data"]["ranks"]] == ["done", "done"], (done.stderr, report["results"])
     assert set(report["data"]["ops"]) == {"all_gather", "reduce_scatter", "all_reduce"}
+
+
+WAITS = """
+import datetime, os, sys, time
+rank = os.environ.get("SLURM_PROCID") or os.environ["OMPI_COMM_WORLD_RANK"]
+os.environ.update(RANK=rank, WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=25))
+dist.all_reduce(torch.ones(4))
+print("step 1", flush=True)
+if rank == "1":
+    if sys.argv[1] == "raise":
+        raise ValueError("bad sample")
+    time.sleep(30)
+    sys.exit()
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+@pytest.mark.parametrize("how", ["raise", "sleep"])
+@pytest.mark.parametrize("inside", [True, False], ids=["each-task", "around"])
+def test_run_names_the_rank(launcher: tuple[str, ...], how: str, inside: bool, tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(WAITS)
+    recorded = [sys.executable, "-m", "fsdp_doctor", "run", "--out", folder, "--hang-after", 3, "--"]
+    started = [*launcher, "3"]
+    job = [sys.executable, script, how]
+    done = run(launcher, 3, *recorded, *job) if inside else run_plain(*recorded, *started, *job)
+    answer = tmp_path / "answer.json"
+    found = run_plain(
+        sys.executable, "-m", "fsdp_doctor", "diagnose", folder, "--format", "json", "--output", answer
+    )
+    told = json.loads(answer.read_text())["data"]
+    assert told["culprit_ranks"] == [1], (done.stderr, found.stderr, told["summary"])
+    if how == "raise":
+        assert "bad sample" in told["cause"]["title"]
+    else:
+        assert any(
+            "time.sleep(30)" in p.read_text() or "train.py" in p.read_text()
+            for p in folder.glob("**/stacks/rank_1.*")
+        )

@@ -225,7 +225,7 @@ def _all_wait(job: LiveJob, group: StackGroup) -> LiveConclusion:
             fix="See what that rank has not launched: its Flight Recorder shows its last collective",
         )
     asked = (
-        f"; the other {world - here} of {world} ranks are on other hosts: look there"
+        f"; the other {world - here} of {world} ranks are on other hosts or of other tasks: look there"
         if elsewhere and world
         else ""
     )
@@ -239,7 +239,7 @@ def _all_wait(job: LiveJob, group: StackGroup) -> LiveConclusion:
         )
     return LiveConclusion(
         ALL_WAIT,
-        f"cannot tell: all {len(group.members)} ranks of this host wait in {where(group.place)}"
+        f"cannot tell: {ranks(group.members)} {they(group.members, 'waits', 'wait')} in {where(group.place)}"
         + (f"; {_load_words(job.gpus)}" if job.gpus else "")
         + (asked or "; none is missing, so that the network or a GPU is what they wait for"),
         (),

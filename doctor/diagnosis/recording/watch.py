@@ -30,6 +30,10 @@ SETTLE_SECONDS = 3.0
 """In which ranks still say that they were asked for their recorders."""
 PASSED = 60.0
 """Seconds after which output that has begun again was no watchdog's that ends a hanging job."""
+MARK = "hang"
+"""A file in the folder that the tasks of one job share: the task that finds its rank waiting touches it, and
+all others then look at theirs, which may stand in code of its own.
+"""
 SIZES = 5.0
 """Seconds between two looks at the sizes of the ranks' logs."""
 
@@ -48,14 +52,18 @@ class Watch:
         log_folders: Sequence[Path] = (),
         stop: bool = False,
         loads: Loads | None = None,
+        shared: Path | None = None,
     ) -> None:
         """`patience`: seconds without output; `say` tells the user; `stop`: end a job that hangs.
 
-        `loads` answers what the GPUs of ranks do.
+        `loads` answers what the GPUs of ranks do. `shared`: the folder of all tasks, where this is one.
         """
         self._folder, self._local, self._journal = folder, local, journal
         self._say, self._stop, self._logs = say, stop, log_folders
         self._loads = loads
+        self._mark = shared / MARK if shared is not None else None
+        self._marked = _modified(self._mark)
+        self._asked: float | None = None
         now = time.monotonic()
         self._still = Stillness(patience, now)
         self._next_beat, self._next_size, self._size = now, now, 0
@@ -86,6 +94,8 @@ class Watch:
         """The job has ended: what was taken of a hang that passed long before explains nothing."""
         if self._looking is not None:
             self._looking.join(LOOK_SECONDS)
+        if self._asked is not None and self._still.since > self._asked + PASSED:
+            self._resumed = self._asked
         if self._resumed is not None and time.monotonic() - self._resumed > PASSED:
             self.last = None
             for path in self._taken:
@@ -102,16 +112,22 @@ class Watch:
             self._resumed = now
             self._journal.event("goes on")
             self._say("there is output again")
-        if now >= self._next_beat:
+        if beat := now >= self._next_beat:
             self._next_beat = now + BEAT
             self._beat(output)
         busy = self._looking is not None and self._looking.is_alive()
         if step is Step.LOOK and not busy:
-            # In a thread: meanwhile the output is passed on.
-            self._looking = threading.Thread(target=self._look, name="look", daemon=True)
-            self._looking.start()
+            self._begin_look(self._look)
+        elif beat and not busy and (mark := _modified(self._mark)) > self._marked:
+            self._marked = mark
+            self._begin_look(self._look_for_others)
         stop, self._stop_now = self._stop_now, False
         return stop
+
+    def _begin_look(self, target: Callable[[], None]) -> None:
+        # In a thread: meanwhile the output is passed on.
+        self._looking = threading.Thread(target=target, name="look", daemon=True)
+        self._looking.start()
 
     def _beat(self, output: int) -> None:
         if not self._pids or any(not os.path.exists(f"/proc/{p}") for p, _ in self._pids):
@@ -129,19 +145,41 @@ class Watch:
 
     def _look(self) -> None:
         try:
-            table = processes()
-            try:
-                seen = [s for s in ranks_below(table, os.getpid()) if s.pid != os.getpid()]
-            except NoRanks:
-                seen = []
-            job = look(seen, table=table, loads=self._loads) if seen else None
-            if not seen:
+            job = self._seen()
+            if job is None:
                 self._nobody_here()
             if self._still.looked(job, time.monotonic()) and job is not None:
                 self._found_hanging(job)
                 self._stop_now = self._stop
         except Exception as error:
             self._fault(error)
+
+    def _seen(self) -> LiveJob | None:
+        table = processes()
+        try:
+            seen = [s for s in ranks_below(table, os.getpid()) if s.pid != os.getpid()]
+        except NoRanks:
+            return None
+        return look(seen, table=table, loads=self._loads) if seen else None
+
+    def _look_for_others(self) -> None:
+        """Another task's rank waits: keep where this one's stands, whatever it does."""
+        try:
+            job = self._seen()
+            if job is not None:
+                self._asked = time.monotonic()
+                self._save(job)
+                self._taken += self._recorders()
+                self._journal.event("asked", words=job.conclusions[0].words if job.conclusions else "")
+        except Exception as error:
+            self._fault(error)
+
+    def _recorders(self) -> list[Path]:
+        """Dumps of the ranks; what they say when asked is no sign of life."""
+        self._still.excuse(time.monotonic() + ANSWER_SECONDS)
+        dumps = ask_for_recorders(self._local, self._folder / "flight")
+        self._still.excuse(time.monotonic() + SETTLE_SECONDS)
+        return list(dumps)
 
     def _nobody_here(self) -> None:
         """Ranks of other hosts cannot be seen: say so once, and how they can."""
@@ -157,9 +195,10 @@ class Watch:
         self.last, self._resumed = job, None
         quiet = self._still.quiet
         self._save(job)
-        self._still.excuse(time.monotonic() + ANSWER_SECONDS)
-        dumps = ask_for_recorders(self._local, self._folder / "flight")
-        self._still.excuse(time.monotonic() + SETTLE_SECONDS)
+        if self._mark is not None:
+            self._mark.touch()
+            self._marked = _modified(self._mark)
+        dumps = self._recorders()
         self._taken += dumps
         cause = job.conclusions[0].words if job.conclusions else "their stacks are kept"
         self._journal.event("hang", quiet=round(quiet, 1), words=cause, dumps=len(dumps))
@@ -182,6 +221,13 @@ class Watch:
 
     def _fault(self, error: Exception) -> None:
         self._journal.event("error", text=f"{type(error).__name__}: {error}"[:400])
+
+
+def _modified(path: Path | None) -> float:
+    try:
+        return path.stat().st_mtime if path is not None else 0.0
+    except OSError:
+        return 0.0
 
 
 def stack_text(process: RankProcess) -> str:
