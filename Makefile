@@ -1,7 +1,7 @@
 # make check   set up .venv/ and judge this machine
 # make test    set up .venv/ with the development tools and run everything that CI runs
 #
-# make lint, types, docs, bench, dist, clean   one part each; docs writes docs/checks/ and README.md
+# make lint, types, docs, bench, fuzz, dist, clean   one part each; docs writes docs/checks/ and README.md
 #
 # PYTHON  the interpreter of the environment that trains; its torch is used and never changed
 # TORCH   what to install into .venv/ where PYTHON has no torch: a requirement, or empty for none
@@ -21,7 +21,7 @@ DEV := $(VENV)/.dev
 FROM := $(shell command -v "$(PYTHON)")
 RENEW := $(if $(filter $(CURDIR)/$(BIN)/% $(shell cat $(VENV)/made-from 2>/dev/null),$(FROM)),,renew)
 
-.PHONY: check test lint types docs bench dist clean renew
+.PHONY: check test lint types docs bench fuzz dist clean renew
 .DEFAULT_GOAL := check
 
 check: $(BASE)
@@ -47,6 +47,10 @@ bench: $(DEV)
 	$(BIN)/python -m bench.ranks
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.diagnose
+
+# Five minutes a reader; ARGS: names of readers, --seed N, --seconds S.
+fuzz: $(DEV)
+	$(BIN)/python -m tests.fuzz --seconds 300 --keep fuzz-failures $(ARGS)
 
 dist: $(DEV)
 	$(BIN)/python -m build --outdir dist .
