@@ -74,6 +74,7 @@ def once(fault: Fault, cluster: Cluster | None) -> dict[str, object]:
     healthy = fault in (HEALTHY, HEALTHY_HOSTS)
     words = [f"{c.kind} {c.ranks} {c.ratio:.2f}x {'fails' if c.fails else 'warns'}" for c in found.culprits]
     words += [f"{f.kind} {f.ranks} {f.stage}: {f.words}" for f in found.failures]
+    words += [f"undecided {c.kind} {c.ranks} {c.ratio:.2f}x" for c in found.undecided]
     return {
         "fault": fault.name,
         "victims": victims,
@@ -85,6 +86,7 @@ def once(fault: Fault, cluster: Cluster | None) -> dict[str, object]:
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 1),
         "load": round(load, 1),
+        "busy": found.busy,
         "cores": os.cpu_count(),
         "torch": result.torch,
         "python": platform.python_version(),

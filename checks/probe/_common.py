@@ -96,6 +96,13 @@ def evidence(texts: Iterable[str]) -> tuple[Evidence, ...]:
 
 def unnamed(probe: ProbeResult, fabric: Fabric, kinds: Sequence[str], what: str, even: Finding) -> Finding:
     """Where nobody is named: `even`, or a skip where not all ranks were measured for any of these kinds."""
+    doubtful = next((c for c in fabric.undecided if c.kind in kinds), None)
+    if doubtful is not None:
+        return skip(
+            f"cannot tell: {fabric.busy}; {rank_words(doubtful.ranks)}: {doubtful.ratio:.1f}x slower, "
+            "which such a machine does to healthy ones",
+            enable="run the probe again while nothing else runs here",
+        )
     if set(kinds) & set(fabric.examined):
         return even
     if probe.world_size < 2:

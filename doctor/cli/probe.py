@@ -32,7 +32,7 @@ from fsdp_doctor.probe.planning import DEFAULT_OPS, GLOO, NCCL
 from fsdp_doctor.probe.session import run, turned
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.subjects.fact import Facts
-from fsdp_doctor.subjects.gpu import Driver, Gpu, Gpus
+from fsdp_doctor.subjects.gpu import Gpu, Gpus
 from fsdp_doctor.subjects.probe import OPS
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity
@@ -99,8 +99,8 @@ def _report(wish: Wish, settings: Settings, began: float) -> tuple[Report, Judge
     unjudged: list[str] = []
     notes: list[str] = list(expired_suppressions(settings))
     found = None
-    with closing(ask_machine((Driver, Gpus), FACTS_SECONDS)) as source:
-        facts = collect(source, (Driver, Gpus, Rdma, Identity))
+    with closing(ask_machine((Gpus,), FACTS_SECONDS)) as source:
+        facts = collect(source, (Gpus, Rdma, Identity))
         try:
             request = _request(wish, settings, facts, notes, began)
             with shown() as show:

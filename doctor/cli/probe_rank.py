@@ -28,7 +28,7 @@ from fsdp_doctor.probe.node_links import node_links
 from fsdp_doctor.probe.planning import GLOO, NCCL
 from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.context import Context
-from fsdp_doctor.subjects.gpu import Driver, Gpus
+from fsdp_doctor.subjects.gpu import Gpus
 from fsdp_doctor.subjects.probe import ProbePlan
 from fsdp_doctor.subjects.rdma import Rdma
 from fsdp_doctor.subjects.scheduler import Identity
@@ -45,8 +45,8 @@ def as_rank(where: Context, asked: Joining, wish: Wish, settings: Settings, bega
     """The probe of the job that this process is a rank of."""
     key = wire.secret(asked.token, where.job_id, where.port)
     started, budget = now(), settings.deadline or JOINED_SECONDS
-    with closing(ask_machine((Driver, Gpus), FACTS_SECONDS)) as source, shown() as show:
-        facts = collect(source, (Driver, Gpus, Rdma, Identity))
+    with closing(ask_machine((Gpus,), FACTS_SECONDS)) as source, shown() as show:
+        facts = collect(source, (Gpus, Rdma, Identity))
         gpus = visible(facts)
         local = 0 if where.local_rank is None else where.local_rank
         own = About(

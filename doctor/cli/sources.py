@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fsdp_doctor.facts.live import LiveSource
 
 NVML_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus))
-STACK_FACTS: frozenset[type[object]] = frozenset((Driver, Gpus, Stack, Torch))
+STACK_FACTS: frozenset[type[object]] = frozenset((Driver, Stack, Torch))
 PROBE_FACTS: tuple[type[object], ...] = (Driver, Gpus, Rdma, Torch)
 """What a probe of this machine is planned by."""
 SYSTEM_FACTS: frozenset[type[object]] = frozenset((Host, KernelLog, Network, Storage))

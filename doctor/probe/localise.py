@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fsdp_doctor.probe.busy import unqueued
 from fsdp_doctor.probe.figures import by_collective
 from fsdp_doctor.probe.groups import groups
 from fsdp_doctor.probe.pair_table import all_pairs, pair_kinds
@@ -19,10 +20,10 @@ from fsdp_doctor.probe.peers import (
     BETWEEN,
     against_others,
     decided,
-    floors,
     hosts,
     named,
     nvlinked,
+    weighed,
 )
 from fsdp_doctor.probe.stats import finite, percentile
 from fsdp_doctor.subjects.fabric import COMPUTE, COPY, LATE, NODE, RAIL, Culprit, Figure
@@ -36,7 +37,7 @@ def localise(
     result: ProbeResult, figures: Sequence[Figure], limits: Floors | None = None
 ) -> tuple[Culprit, ...]:
     """Culprits, most local evidence first. Empty where nobody is slower than the peers."""
-    limits = limits or floors(result)
+    limits = limits or weighed(result)
     found = [*compute(result, limits)]
     found += [c for c in late(result, limits) if not named(found) & set(c.ranks)]
     found += [c for c in copies(result, limits) if not named(found) & set(c.ranks)]
@@ -49,11 +50,13 @@ def localise(
 def compute(result: ProbeResult, limits: Floors) -> tuple[Culprit, ...]:
     """Ranks whose fixed work, without any communication, takes longer than the others'."""
     kinds = {r.rank: r.gpu_name for r in result.ranks}
-    first, second = (_work(result, run) for run in (0, 1))
+    alone = limits.unqueued and _queues_known(result)
+    first, second = (_work(result, run, unqueued_only=alone) for run in (0, 1))
+    least = limits.warn if limits.unqueued and not alone else limits.work
     repeated = against_others(second, kinds)
     found = []
     for rank, slower in against_others(first, kinds).items():
-        again = repeated[rank].ratio >= limits.work if rank in repeated else None
+        again = repeated[rank].ratio >= least if rank in repeated else None
         made = Culprit(
             COMPUTE,
             slower.ratio,
@@ -64,16 +67,27 @@ def compute(result: ProbeResult, limits: Floors) -> tuple[Culprit, ...]:
             host=_host(result, rank),
             evidence=_starvation(result, rank),
         )
-        worst = max(limits.work, limits.fail)
-        if (kept := decided(made, limits, again, limits.work, worst)) is not None:
+        worst = least if alone else max(least, limits.fail)
+        if (kept := decided(made, limits, again, least, worst)) is not None:
             found.append(kept)
     return tuple(sorted(found, key=lambda c: -c.ratio))
 
 
-def _work(result: ProbeResult, run: int) -> dict[int, float]:
+def _queues_known(result: ProbeResult) -> bool:
+    works = [w for r in result.ranks for w in r.work]
+    return bool(works) and all(len(w.waited_seconds) == len(w.wall_seconds) for w in works)
+
+
+def _work(result: ProbeResult, run: int, *, unqueued_only: bool = False) -> dict[int, float]:
     """Seconds of each rank's fixed work; on shared cores those of the repeats that others disturbed least."""
     series = {
-        r.rank: [v for w in r.work if w.run == run for v in finite(w.wall_seconds)] for r in result.ranks
+        r.rank: [
+            v
+            for w in r.work
+            if w.run == run
+            for v in (unqueued(w.wall_seconds, w.waited_seconds) if unqueued_only else finite(w.wall_seconds))
+        ]
+        for r in result.ranks
     }
     share = 0.5 if result.device == "cuda" else UNDISTURBED
     return {rank: percentile(values, share) for rank, values in series.items() if values}

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from fsdp_doctor.probe.busy import busy_words
 from fsdp_doctor.subjects.fabric import Culprit
 from fsdp_doctor.subjects.probe import ProbeResult, RankMeasurement
-from fsdp_doctor.tables.probe_thresholds import HARDWARE, SHARED_CPU, Floors
+from fsdp_doctor.tables.probe_thresholds import BUSY_CPU, HARDWARE, SHARED_CPU, Floors
 
 INSIDE = "inside the node"
 BETWEEN = "between nodes"
@@ -18,6 +19,11 @@ BETWEEN = "between nodes"
 def floors(result: ProbeResult) -> Floors:
     """The limits for this kind of machine: ranks on CPU cores share them, GPUs are alone."""
     return HARDWARE if result.device == "cuda" else SHARED_CPU
+
+
+def weighed(result: ProbeResult) -> Floors:
+    """The limits for what is concluded in the end: higher where others used the ranks' cores meanwhile."""
+    return BUSY_CPU if busy_words(result) else floors(result)
 
 
 def hosts(result: ProbeResult) -> Mapping[str, tuple[int, ...]]:

@@ -67,8 +67,15 @@ SECONDS = {
     NCCL: {Effort.FULL: (120.0, 30.0, 3.0), Effort.SHORT: (30.0, 15.0, 0.4)},
     GLOO: {Effort.FULL: (90.0, 20.0, 1.0), Effort.SHORT: (25.0, 10.0, 0.25)},
 }
-"""Backend -> effort -> seconds for the whole, for one collective, for one operation at one size."""
-WARMUP = {Effort.FULL: 5, Effort.SHORT: 3}
+"""Backend -> effort -> seconds for the whole, for one collective, for one operation at one size at most."""
+SWEEP_SECONDS = 5.0
+"""Of all operations and sizes on CPU cores, shared evenly: what is measured there is worth no more."""
+LEAST_SECONDS = 0.2
+"""Of one operation at one size in any case."""
+WARMUP = {
+    NCCL: {Effort.FULL: 5, Effort.SHORT: 3},
+    GLOO: {Effort.FULL: 3, Effort.SHORT: 3},
+}
 
 
 def plan(
@@ -88,13 +95,17 @@ def plan(
     if seconds is not None:
         whole = seconds
     chosen = tuple(sweep) or (GPU_SIZES if on_gpu else CPU_SIZES)[effort]
+    planned = sizes(ranks, chosen, units)
+    if not on_gpu:
+        share = SWEEP_SECONDS / max(len(planned) * len(ops), 1)
+        per_size = min(per_size, max(share, LEAST_SECONDS))
     wanted = ranks > 1 and (pairs if pairs is not None else ranks <= PAIRS_UP_TO)
     return ProbePlan(
         backend=backend,
         ops=tuple(ops),
-        sizes=sizes(ranks, chosen, units),
+        sizes=planned,
         unit_sizes=tuple(sorted({rounded(u, ranks) for u in units})),
-        warmup=WARMUP[effort],
+        warmup=WARMUP[backend][effort],
         size_seconds=per_size,
         copy_bytes=(COPY,) if on_gpu else (),
         pair_bytes=((GPU_PAIR if on_gpu else CPU_PAIR),) if wanted else (),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fsdp_doctor.probe.busy import busy_words
 from fsdp_doctor.probe.expected import expectations
 from fsdp_doctor.probe.failures import failures, finished
 from fsdp_doctor.probe.figures import figures, largest, size_words
 from fsdp_doctor.probe.levels import detours, jitters, latencies, shortfalls
 from fsdp_doctor.probe.localise import examined, localise, work_words
 from fsdp_doctor.probe.pair_table import spread
-from fsdp_doctor.probe.peers import BETWEEN, floors, hosts
+from fsdp_doctor.probe.peers import BETWEEN, floors, hosts, weighed
 from fsdp_doctor.probe.records import counters, mismatches, starts
 from fsdp_doctor.subjects.fabric import COMPUTE, COPY, EITHER_END, LINK, Culprit, Fabric, Figure
 from fsdp_doctor.subjects.probe import ProbeResult
@@ -32,10 +33,13 @@ def conclude(result: ProbeResult) -> Fabric:
     slow, started = starts(result)
     wrong, compared = mismatches(result)
     reach = examined(result, found)
+    named, busy = localise(result, found), busy_words(result)
     return Fabric(
         figures=found,
         latencies=latencies(result, found),
-        culprits=localise(result, found),
+        culprits=named,
+        undecided=_undecided(result, found, named) if busy else (),
+        busy=busy,
         examined=reach.whole,
         unfinished=reach.part,
         expectations=expected,
@@ -54,6 +58,12 @@ def conclude(result: ProbeResult) -> Fabric:
         finished=sum(finished(r) for r in result.ranks),
         summary=_summary(result, found),
     )
+
+
+def _undecided(result: ProbeResult, found: Sequence[Figure], named: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """What a quiet machine's limits would have accused, of ranks that nobody is accused of."""
+    guilty = {r for c in named for r in c.ranks}
+    return tuple(c for c in localise(result, found, floors(result)) if not guilty & set(c.ranks))
 
 
 def _summary(result: ProbeResult, found: Sequence[Figure]) -> tuple[str, ...]:
@@ -85,8 +95,8 @@ class Recheck:
 def recheck(result: ProbeResult) -> Recheck:
     """What a first run (`run=0` only) suspects."""
     found = figures(result)
-    limits = replace(floors(result), once=1.0)
-    suspects = localise(result, found, limits)
+    both = dict.fromkeys((floors(result), weighed(result)))
+    suspects = [c for limits in both for c in localise(result, found, replace(limits, once=1.0))]
     expected, _ = expectations(result)
     again = [(s.op, s.bytes, "world") for s in shortfalls(found, expected)]
     if any(c.kind not in (COMPUTE, COPY) for c in suspects):

@@ -222,6 +222,10 @@ class Fabric:
     """Kinds of culprit that the measurements of all ranks could have named."""
     unfinished: tuple[str, ...] = ()
     """Kinds that they could have named with more time: some ranks or pairs were measured and others not."""
+    undecided: tuple[Culprit, ...] = ()
+    """Slow by the limits of a quiet machine, not by those of a busy one: nobody is accused of it."""
+    busy: str = ""
+    """Why the limits of a busy machine count; "" where they do not."""
     expectations: tuple[Expectation, ...] = ()
     shortfalls: tuple[Shortfall, ...] = ()
     detours: tuple[Detour, ...] = ()

@@ -106,6 +106,8 @@ class WorkTiming:
     """Floating-point operations of one repeat."""
     device: str = "cpu"
     run: int = 0
+    waited_seconds: tuple[float, ...] = ()
+    """Of each repeat's wall time, what the thread was ready to run while another had the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,20 @@ class RankError:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineLoad:
+    """What was taken of a machine's cores while a rank measured."""
+
+    machine: str
+    """Its kernel's boot id: ranks in containers of one machine share it."""
+    cores: int
+    seconds: float
+    taken_seconds: float
+    """Of all cores, by all processes, with time that a hypervisor gave to others."""
+    own_seconds: float
+    """Of CPU time, by this rank."""
+
+
+@dataclass(frozen=True, slots=True)
 class RankMeasurement:
     """One rank: who it is, how far it came, what it measured."""
 
@@ -164,6 +180,7 @@ class RankMeasurement:
     """PCI address of the GPU."""
     cores: int | None = None
     """CPU cores that the process may run on."""
+    load: MachineLoad | None = None
     numa: int | None = None
     """NUMA node of the GPU, or of the process on CPU: pairs on one node and across are compared apart."""
     import_seconds: float | None = None

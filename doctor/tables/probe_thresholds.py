@@ -22,6 +22,8 @@ class Floors:
     """And at least so long."""
     once: float
     """Ratio from which a single measurement may warn; a failure always needs the repetition."""
+    unqueued: bool = False
+    """Fixed work without the time in which the rank queued for its core, where that is known."""
 
 
 HARDWARE = Floors(
@@ -31,6 +33,23 @@ HARDWARE = Floors(
 SHARED_CPU = Floors(warn=2.0, fail=2.0, work=2.0, think_share=0.25, think_seconds=0.002, once=5.0)
 """Processes that share cores differ by half for no reason; 1.7 accused healthy links, 2.0 did not. Under
 load one look at a healthy pair may show 3.4, which its repetition takes back."""
+
+BUSY_CPU = Floors(
+    warn=SHARED_CPU.warn**2,
+    fail=SHARED_CPU.fail**2,
+    work=SHARED_CPU.work,
+    think_share=SHARED_CPU.think_share,
+    think_seconds=SHARED_CPU.think_seconds,
+    once=float("inf"),
+    unqueued=True,
+)
+"""Where other processes use the ranks' cores both sides of a comparison are disturbed, each by as much as
+the floor of a quiet machine allows for: the product of the two. One look counts for nothing then. Fixed work
+keeps its floor where the time that a rank queued for its core is known and taken out."""
+BUSY_SHARE = 0.25
+"""Part of a machine's cores that other processes take, from which on it is busy: one core of four."""
+BUSY_WAIT = 1.5
+"""The same where only the wait of the fixed work is known, beyond what the ranks' own number explains."""
 
 UNDISTURBED = 0.2
 """Share of the repeats of fixed work on a core that others leave alone, even where the machine is full."""

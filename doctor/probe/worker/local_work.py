@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .load import waited
+
 if TYPE_CHECKING:
     from .device import Device
     from .journal import Journal
@@ -15,7 +17,7 @@ CPU_SIDE, CPU_PRODUCTS = 256, 80
 """Some 30 ms: longer than the slices of time in which a rank may lose its core."""
 GPU_SIDE, GPU_PRODUCTS = 4096, 8
 WARMUP = 3
-SECONDS, LEAST = 3.0, 5
+SECONDS, LEAST = 1.5, 5
 """Time for all repeats of the fixed work, and repeats that are made in any case."""
 COPIES = 8
 
@@ -38,18 +40,23 @@ def work(
         step()
     wall: list[float] = []
     cpu: list[float] = []
+    queued: list[float] = []
     # Not before each repeat: a rank that loses its core would begin it when it has just got the core back.
     barrier()
     until = time.monotonic() + SECONDS
     for number in range(repeats):
         if number >= LEAST and time.monotonic() > until:
             break
-        began = time.thread_time()
+        before, began = waited(), time.thread_time()
         wall.append(device.timed(step, "matrix products"))
         cpu.append(time.thread_time() - began)
+        after = waited()
+        if before is not None and after is not None:
+            queued.append(after - before)
     entry: dict[str, Any] = {
         "wall_seconds": wall,
         "cpu_seconds": [] if on_gpu else cpu,
+        "waited_seconds": [] if on_gpu else queued,
         "flops": float(2 * side**3 * products),
         "device": device.kind,
         "run": run,

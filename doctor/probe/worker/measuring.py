@@ -11,6 +11,7 @@ from typing import Any
 
 from . import collectives, local_work, pairs
 from .connected import Connected
+from .load import Load
 
 RESERVE = 0.1
 """Part of the deadline that is left to what follows the sweep."""
@@ -18,6 +19,9 @@ RECHECK_SECONDS = 8.0
 """For whoever started the ranks to say what to measure again."""
 PAIR_SECONDS = 4.0
 """After which rounds of pairs are not run once more."""
+ALONE = 2
+"""How many times as often suspected pairs are tried, and sound ones in turns with them: what disturbs shared
+cores only adds time, so that a sound pair is cleared by one transfer that nothing disturbed."""
 POLL = 0.01
 
 
@@ -34,11 +38,13 @@ class Measuring(Connected):
 
     def measure(self) -> None:
         """All stages after connecting."""
+        self.load = Load()
         self._work(0)
         self._copies(0)
         self._sweep()
         self._pairs()
         self._again()
+        self.journal.note(load=self.load.so_far())
 
     def _work(self, run: int) -> None:
         self.journal.stage("work", "" if run == 0 else "repeated")
@@ -157,6 +163,7 @@ class Measuring(Connected):
         """Measure once more what a first look at the figures suspects."""
         stage = "pairs" if self.job["rounds"] else "sweep"
         self.journal.stage(stage, "looking at the figures")
+        self.journal.note(load=self.load.so_far())
         self._hand_in("first")
         self.journal.write({"looked": False})
         wanted = json.loads(self.meeting.decide(self._wanted))
@@ -174,7 +181,7 @@ class Measuring(Connected):
     def _suspects(self, transfers: pairs.Transfers, suspected: list[tuple[int, int]]) -> None:
         """The suspected pairs once more, one at a time."""
         began = time.monotonic()
-        for turn in range(transfers.passes):
+        for turn in range(ALONE * transfers.passes):
             for pair in suspected:
                 if not self._time_left(turn == 0 or time.monotonic() < began + PAIR_SECONDS):
                     break
