@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
-from fsdp_doctor.findings import Evidence, Finding, Fix, Row, Status, Subject, ok
+from fsdp_doctor.findings import Evidence, Finding, Fix, Row, Status, Subject, ok, skip
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer
+from fsdp_doctor.subjects.unit_plan import UnitPlan
 
 FIXES = {
     "model": "Make the function return the nn.Module from its arguments alone: no GPU, no download",
@@ -22,7 +23,7 @@ FIXES = {
 UNJUDGED = ("operator", "time", "child", "torch")
 
 
-@check("MEM001", Row.OOM, needs=(MemoryAnswer,), tags=("memory",), cost=Cost.SECONDS)
+@check("MEM001", Row.OOM, needs=(MemoryAnswer,), uses=(UnitPlan,), tags=("memory",), cost=Cost.SECONDS)
 def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
     """The configuration cannot be replayed.
 
@@ -35,6 +36,10 @@ def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
     problem = facts[MemoryAnswer].problem
     if problem is None:
         yield ok("two optimizer steps were replayed")
+        return
+    plan = facts.find(UnitPlan)
+    if problem.kind == "class" and plan is not None and plan.missing:
+        yield skip("a class of --wrap is not in the model (WRP002)")
         return
     yield Finding(
         Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,

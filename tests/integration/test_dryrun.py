@@ -152,7 +152,7 @@ def test_a_model_larger_than_the_host(models: Path) -> None:
         ("net", "batch", ("--batch-args", '{"colour": 1}'), 1, "colour", None),
         ("net", "batch", ("--model-args", '{"what": "tuple"}'), 1, "a tuple of 2", None),
         ("net", "batch", ("--model-args", '{"what": "logits"}'), 1, "shape (8, 64)", None),
-        ("net", "batch", ("--wrap", "LlamaBlock"), 1, "repeated blocks in it: Block (2 of them)", None),
+        ("net", "batch", ("--checkpoint-activations", "Layer"), 1, "repeated blocks in it: Block (2", None),
         ("forever", "batch", ("--deadline", "12"), 3, "while building the model", "pass"),
     ],
 )

@@ -11,6 +11,8 @@ from torch import nn
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 TOO_COARSE = 0.25
 """Part of the model's elements above which a repeated block is looked into for smaller ones."""
+UNLIKE = 1.5
+"""How many times larger than the smallest the largest is, where they are stages rather than blocks."""
 TOO_SMALL = 0.05
 """Part of the elements below which a class of blocks is not worth a unit of its own."""
 CHECKPOINTED, FSDP1 = "_checkpoint_wrapped_module", "_fsdp_wrapped_module"
@@ -91,30 +93,26 @@ def _unit(path: str, module: nn.Module, parent: int | None) -> dict[str, Any]:
 
 
 def _inner(module: nn.Module, units: set[int]) -> list[list[Any]]:
-    """[class, how many, elements] of the next modules that are no units; lists are looked into."""
+    """[class, how many, elements] of the next modules without units; others and lists are looked into."""
     found: dict[str, list[int]] = {}
 
     def visit(inside: nn.Module) -> None:
         for child in inside.children():
             if id(child) in units:
                 continue
-            if isinstance(child, (*CONTAINERS, nn.Sequential)):
+            around = any(id(m) in units for m in child.modules())
+            if around or isinstance(child, (*CONTAINERS, nn.Sequential)):
                 visit(child)
                 continue
-            n = _elements(child, units)
+            n = sum(p.numel() for p in child.parameters())
             if n:
                 entry = found.setdefault(type(child).__name__, [0, 0])
                 entry[0] += 1
                 entry[1] += n
 
     visit(module)
-    return sorted(([k, c, e] for k, (c, e) in found.items()), key=lambda row: -row[2])[:6]
-
-
-def _elements(module: nn.Module, units: set[int]) -> int:
-    """Elements below a module that are not of units inside it."""
-    own = sum(p.numel() for p in module._parameters.values() if p is not None)
-    return own + sum(_elements(c, units) for c in module.children() if id(c) not in units)
+    rows: list[list[Any]] = [[k, c, e] for k, (c, e) in found.items()]
+    return sorted(rows, key=lambda row: -row[2])[:6]
 
 
 def _parameters(model: nn.Module, unit_of: dict[str, int], ignored: set[str]) -> Iterator[dict[str, Any]]:
@@ -199,25 +197,33 @@ def _suggested(model: nn.Module, total: int, own: bool) -> list[str]:
     groups: dict[str, list[nn.Module]] = {}
 
     def visit(inside: nn.Module) -> None:
-        blocks = list(_blocks(inside, own))
-        counted: dict[type[nn.Module], int] = {}
-        for b in blocks:
-            counted[type(b)] = counted.get(type(b), 0) + 1
+        alike: dict[str, list[nn.Module]] = {}
+        for block in _blocks(inside, own):
+            alike.setdefault(type(block).__name__, []).append(block)
         for child in inside.children():
-            one = sum(p.numel() for p in child.parameters())
-            if child in blocks and counted[type(child)] > 1 and one:
-                inner = one > TOO_COARSE * total and any(
-                    True for m in child.modules() for _ in _blocks(m, own)
-                )
-                if not inner:
-                    groups.setdefault(type(child).__name__, []).append(child)
-                    continue
-            visit(child)
+            name = type(child).__name__
+            if any(child is b for b in alike.get(name, ())) and _good(alike[name], total, own):
+                groups.setdefault(name, []).append(child)
+            else:
+                visit(child)
 
     visit(model)
-    weight = {k: sum(p.numel() for m in found for p in m.parameters()) for k, found in groups.items()}
-    kept = [k for k in weight if weight[k] >= TOO_SMALL * total]
+    weight = {k: sum(map(_held, found)) for k, found in groups.items()}
+    kept = [k for k in weight if weight[k] and weight[k] >= TOO_SMALL * total]
     return sorted(kept, key=lambda k: -weight[k])
+
+
+def _good(alike: list[nn.Module], total: int, own: bool) -> bool:
+    """Repeated; and no stages, which are few, of different sizes, and have blocks of their own."""
+    sizes = [_held(m) for m in alike]
+    if len(alike) < 2:
+        return False
+    stages = max(sizes) > TOO_COARSE * total and max(sizes) > UNLIKE * max(1, min(sizes))
+    return not (stages and any(True for m in alike[-1].modules() for _ in _blocks(m, own)))
+
+
+def _held(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def _blocks(module: nn.Module, own: bool = True) -> Iterator[nn.Module]:

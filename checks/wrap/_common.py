@@ -1,0 +1,95 @@
+"""Words and thresholds that all checks of a plan share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fsdp_doctor.findings import Finding, Fix, skip
+from fsdp_doctor.subjects.unit_plan import Inner, Parameter, UnitPlan
+
+GIB = 1 << 30
+TYPICAL = 80 * GIB
+"""Memory of the GPU that is assumed where none was named."""
+LISTED = 4
+
+
+def size(n: float) -> str:
+    """Bytes in GiB, or MiB below one."""
+    return f"{n / GIB:.2f} GiB" if n >= GIB else f"{n / (1 << 20):.1f} MiB"
+
+
+def count(n: float) -> str:
+    """A number of elements."""
+    for unit, name in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if n >= unit:
+            return f"{n / unit:.3g}{name}"
+    return f"{n:.0f}"
+
+
+def capacity(plan: UnitPlan) -> tuple[int, str]:
+    """Bytes of the GPU, and how it is called."""
+    if plan.capacity is not None and plan.capacity > 0:
+        return plan.capacity, f"the GPU's {size(plan.capacity)}"
+    return TYPICAL, "an 80 GiB GPU (none was named)"
+
+
+def unsharded(plan: UnitPlan) -> Finding | None:
+    """A skip where there are no units to judge."""
+    if plan.api == "ddp" or plan.shard_size <= 1:
+        return skip(f"{plan.api} {plan.strategy} on {plan.shard_size} rank(s) of a group shards nothing")
+    return None
+
+
+def unit_name(plan: UnitPlan, i: int) -> str:
+    """Path of a unit with its class."""
+    unit = plan.units[i] if 0 <= i < len(plan.units) else None
+    if unit is None:
+        return "a unit"
+    return f"{unit.name} ({unit.kind})" if unit.name else f"the root ({unit.kind})"
+
+
+def listed(names: Iterable[str], limit: int = LISTED) -> str:
+    """The first names, and how many more there are."""
+    given = list(names)
+    more = len(given) - limit
+    return ", ".join(given[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def names(parameters: Iterable[Parameter]) -> str:
+    """The first names of parameters."""
+    return listed(p.name for p in parameters)
+
+
+def module_of(name: str) -> str:
+    """The module that holds a parameter, as an expression."""
+    path = name.rpartition(".")[0]
+    return f"model.{path}" if path else "model"
+
+
+def wrap_fix(plan: UnitPlan, classes: Sequence[str], why: str = "") -> Fix:
+    """How to make the modules of these classes units, in the words of the API."""
+    if not classes:
+        return Fix(f"Wrap the modules that the forward calls one after another{why}")
+    said = ", ".join(classes)
+    if plan.api == "fsdp1":
+        how = f"auto_wrap_policy=ModuleWrapPolicy({{{said}}})"
+    else:
+        how = f"fully_shard each {' and '.join(classes)}, then the root"
+    accelerate = f"accelerate: fsdp_transformer_layer_cls_to_wrap: {','.join(classes)}"
+    return Fix(f"{how} (--wrap {','.join(classes)}; {accelerate}){why}")
+
+
+def blocks(plan: UnitPlan) -> str:
+    """The repeated blocks of the model with their sizes."""
+    rows = [f"{r.kind} ({r.count} x {count(r.elements / max(1, r.count))})" for r in plan.repeated]
+    return listed(rows) or "none"
+
+
+def inner_words(inner: Iterable[Inner]) -> str:
+    """The modules inside a unit with their sizes."""
+    return listed(f"{i.kind} ({i.count} x {count(i.elements / max(1, i.count))})" for i in inner)
+
+
+def suggested(plan: UnitPlan) -> tuple[str, ...]:
+    """Classes to wrap that are not wrapped yet."""
+    return tuple(c for c in plan.suggested if c not in plan.wrap or c in plan.missing)
