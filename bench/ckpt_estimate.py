@@ -10,13 +10,13 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fixtures.checkpoints.ranks import run
 from fsdp_doctor.ckpt.estimate import Job, Sizes, costs
 from fsdp_doctor.subjects.checkpoint_cost import Cost
 
-WIDTH, LAYERS = 1024, 16
+WIDTH, LAYERS = 1024, 8
 RANKS = 2
 PARAMETERS = LAYERS * WIDTH * WIDTH * 4
 SIZES = Sizes(PARAMETERS, 2 * PARAMETERS, WIDTH * WIDTH * 4)
@@ -115,13 +115,18 @@ def way(name: str, folder: str) -> int:
     return peak - before
 
 
-def measure() -> Iterator[tuple[Cost, list[int]]]:
+def measure(
+    ways: Sequence[str] = (*SAVES, *LOADS), deadline: float = 120.0
+) -> Iterator[tuple[Cost, list[int]]]:
     """Each way with the bytes per rank."""
+    import torch.distributed.checkpoint.state_dict  # once, before the ranks are forked
+    import torch.distributed.fsdp  # noqa: F401
+
     known = {c.way.value: c for c in costs(SIZES, Job(RANKS, RANKS))}
     folder = tempfile.mkdtemp()
     try:
-        for name in (*SAVES, *LOADS):
-            answers = run(RANKS, functools.partial(way, name, folder), 90)
+        for name in ways:
+            answers = run(RANKS, functools.partial(way, name, folder), deadline)
             assert all("value" in a for a in answers), (name, answers)
             yield known[name], [int(str(a["value"])) for a in answers]
     finally:
