@@ -30,6 +30,7 @@ CHILD = Path(__file__).parent / "child" / "start.py"
 SHARE_BYTES = 24 << 20
 SHARE_FILES = 48
 """Of one child: enough to hide its start, little enough that a bad file costs few others a second reading."""
+FEWEST_FILES = 8
 MEMORY = 256 << 20
 MEMORY_PER_BYTE = 40
 """Address space of a child: a base, and what the objects of its largest file may take."""
@@ -74,8 +75,10 @@ def read(paths: Sequence[str], *, deadline: float = 120.0) -> FlightDumps:
 def _answers(files: Sequence[str], until: float) -> Iterator[tuple[str, Answer]]:
     workers = min(WORKERS, _processors())
     with ThreadPoolExecutor(workers) as pool:
+        # Few files are worth two children as well.
+        count = min(SHARE_FILES, max(FEWEST_FILES, -(-len(files) // workers)))
         for share, answers in zip(
-            shares := list(_shares(files)), pool.map(lambda s: _ask(s, until), shares), strict=True
+            shares := list(_shares(files, count)), pool.map(lambda s: _ask(s, until), shares), strict=True
         ):
             yield from zip(share, answers, strict=True)
 
@@ -87,12 +90,12 @@ def _processors() -> int:
         return os.cpu_count() or 1
 
 
-def _shares(files: Sequence[str]) -> Iterator[list[str]]:
+def _shares(files: Sequence[str], count: int) -> Iterator[list[str]]:
     share: list[str] = []
     size = 0
     for path in files:
         bytes_here = _size(path)
-        if share and (size + bytes_here > SHARE_BYTES or len(share) >= SHARE_FILES):
+        if share and (size + bytes_here > SHARE_BYTES or len(share) >= count):
             yield share
             share, size = [], 0
         share.append(path)

@@ -48,6 +48,8 @@ class Columns:
         self.first_record: int | None = None
         self._operation_keys: dict[bytes, int] = {}
         self._site_keys: dict[object, int] = {}
+        self._same_frames: dict[int, tuple[object, int]] = {}
+        self._group_keys: dict[object, int] = {}
 
     def add(self, entry: object) -> None:
         """Take one entry; one that lacks what every version has is counted as bad."""
@@ -103,6 +105,17 @@ class Columns:
     def _group(self, entry: dict[object, object]) -> int:
         pair = entry.get("process_group")
         number = entry.get("pg_id")
+        if type(pair) is not tuple or type(number) is not int:
+            return self._group_number(pair, number)
+        try:
+            known = self._group_keys.get((pair, number))
+        except TypeError:  # a list within
+            return self._group_number(pair, number)
+        if known is None:
+            known = self._group_keys[pair, number] = self._group_number(pair, number)
+        return known
+
+    def _group_number(self, pair: object, number: object) -> int:
         key = (
             (words(pair[0]), words(pair[1]), str(whole(number)))
             if isinstance(pair, (tuple, list)) and len(pair) == 2
@@ -147,6 +160,13 @@ class Columns:
     def _site(self, frames: object) -> int:
         if type(frames) is not list or not frames:
             return self._site_number((), [])
+        # Python's pickler writes a list that entries share once. It is kept, so that its id stays its own.
+        same = self._same_frames.get(id(frames))
+        if same is None:
+            same = self._same_frames[id(frames)] = (frames, self._site_of(frames))
+        return same[1]
+
+    def _site_of(self, frames: list[dict[str, object]]) -> int:
         try:
             key: object = tuple([(f["name"], f["filename"], f["line"]) for f in frames[:FRAMES]])
             known = self._site_keys.get(key)

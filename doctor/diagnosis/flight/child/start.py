@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -39,6 +40,9 @@ def main(argv: list[str]) -> None:
     dump = load()
     limit(int(argv[0]))
     out = sys.stdout.buffer
+    # A dump is many objects and no cycles: looking for some while it is read takes a third of the time.
+    gc.freeze()
+    gc.disable()
     for path in argv[1:]:
         try:
             line = json.dumps(dump.describe(path))  # type: ignore[attr-defined]
@@ -50,6 +54,7 @@ def main(argv: list[str]) -> None:
             line = json.dumps({"kind": "unreadable", "problem": f"damaged: {type(error).__name__}"})
         out.write(line.encode() + b"\n")
         out.flush()
+        gc.collect()  # a hostile one may hold cycles, and must not cost the next its memory
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
+from operator import itemgetter
 
 from .columns import Columns
 from .plain import MARK, Cut, Machine
@@ -28,14 +30,14 @@ _INTS = rb"\](?:\(" + _INT + rb"+e|" + _INT + rb"a)?"
 _SHAPES = rb"\](?:\((?:" + _INTS + rb")+e|" + _INTS + rb"a)?"
 _REFS = rb"\](?:\(" + _REF + rb"+e|" + _REF + rb"a)?"
 _FRAME = rb"\}\((?:" + _REF + rb"(?:" + _REF + rb"|" + _INT + rb")){3}u"
-_FRAMES = rb"\](?:\((?:" + _FRAME + rb")+e|" + _FRAME + rb"a)?"
+_FRAMES = re.compile(rb"\](?:\((?:" + _FRAME + rb")+e|" + _FRAME + rb"a|(?![(}]))", re.DOTALL)
 _SCALAR = rb"(?:" + _INT + rb"|" + _REF + rb"|N|" + _BOOL + rb"|G.{8})"
 _VALUES = {
     "input_sizes": _SHAPES,
     "output_sizes": _SHAPES,
     "input_dtypes": _REFS,
     "output_dtypes": _REFS,
-    "frames": _FRAMES,
+    "frames": _FRAMES.pattern,
     "process_group": _REF + _REF + rb"\x86",
 }
 _TAKEN = (
@@ -51,7 +53,10 @@ _TAKEN = (
     "timeout_ms",
 )
 """Keys whose values are wanted. Entries without the first seven go to the machine one by one."""
-_FORMS = {75: ("<B", 2), 77: ("<H", 3), 74: ("<i", 5), 138: ("<q", 10)}
+_KNOWN_FRAMES = 64
+"""Lists of frames that are looked for by their bytes before they are taken apart."""
+Shape = tuple[re.Pattern[bytes], "re.Pattern[bytes] | None", Callable[[tuple[bytes, ...]], tuple[bytes, ...]]]
+"""An entry up to its frames, what follows them (None where there are none), and what of it is wanted."""
 
 
 class Unsuited(Exception):
@@ -66,11 +71,12 @@ class Stream:
         self.root: dict[object, object] = {}
         self._data = data
         self._machine = Machine(data)
-        self._patterns: list[tuple[re.Pattern[bytes], tuple[int, ...]]] = []
+        self._patterns: list[Shape] = []
         self._operations: dict[tuple[bytes, ...], int] = {}
         self._sites: dict[bytes, int] = {}
         self._groups: dict[tuple[bytes, bytes], int] = {}
         self._states: dict[bytes, int] = {}
+        self._known_frames: list[bytes] = []
         self._missed = 0
 
     def run(self) -> bool:
@@ -97,13 +103,20 @@ class Stream:
     def _entries(self) -> None:
         machine, data = self._machine, self._data
         while True:
-            for number, (pattern, order) in enumerate(self._patterns):
+            for number, (pattern, rest, wanted) in enumerate(self._patterns):
                 match = pattern.match(data, machine.at)
-                if match is not None:
-                    if number:
-                        self._patterns.insert(0, self._patterns.pop(number))
-                    self._take(match, order)
-                    break
+                if match is None:
+                    continue
+                raw, end = match.groups(), match.end()
+                if rest is not None:
+                    frames = self._frames(end)
+                    if frames is None or (match := rest.match(data, end + len(frames))) is None:
+                        continue
+                    raw, end = (*raw, frames, *match.groups()), match.end()
+                if number:
+                    self._patterns.insert(0, self._patterns.pop(number))
+                self._take(wanted((b"", *raw)), end)
+                break
             else:
                 if data[machine.at : machine.at + 1] in (b"e", b""):
                     return
@@ -111,6 +124,19 @@ class Stream:
                 if self._missed > MISSES + len(self.columns.sequence) // 4:
                     raise Unsuited
                 self._one()
+
+    def _frames(self, at: int) -> bytes | None:
+        """The bytes of the list of frames at a place; None where there is none of the usual form."""
+        data, known = self._data, self._known_frames
+        for frames in known:
+            if data.startswith(frames, at):
+                return frames
+        found = _FRAMES.match(data, at)
+        if found is None:
+            return None
+        if len(known) < _KNOWN_FRAMES and len(found[0]) > 1:  # every list begins as an empty one does
+            known.append(found[0])
+        return found[0]
 
     def _one(self) -> None:
         """Let the machine read one entry and learn its shape."""
@@ -133,23 +159,29 @@ class Stream:
         if len(self._patterns) >= PATTERNS or not set(_TAKEN[:7]) <= entry.keys():
             return
         numbers = {v: k for k, v in self._machine.memo.items() if type(v) is str}
-        parts = []
-        order = []
+        gets, parts, order = [], [], []
         for key in entry:
             if key not in numbers:
                 return
             number = numbers[key]
             got = b"h" + struct.pack("<B", number) if number < 256 else b"j" + struct.pack("<I", number)
             order.append(_TAKEN.index(key) if key in _TAKEN else -1)
+            gets.append(re.escape(got))
             parts.append(re.escape(got) + b"(" + _VALUES.get(str(key), _SCALAR) + b")")
         places = tuple(order.index(n) + 1 if n in order else 0 for n in range(len(_TAKEN)))
-        pattern = re.compile(rb"\}\(" + b"".join(parts) + b"u", re.DOTALL)
-        self._patterns.insert(0, (pattern, places))
+        rest = None
+        if "frames" in entry:
+            at = list(entry).index("frames")
+            before, after = parts[:at], parts[at + 1 :]
+            parts = [*before, gets[at]]
+            rest = re.compile(b"".join(after) + b"u", re.DOTALL)
+        end = b"" if rest is not None else b"u"
+        pattern = re.compile(rb"\}\(" + b"".join(parts) + end, re.DOTALL)
+        self._patterns.insert(0, (pattern, rest, itemgetter(*places)))
 
-    def _take(self, match: re.Match[bytes], places: tuple[int, ...]) -> None:
-        """One entry of a known shape."""
+    def _take(self, raw: tuple[bytes, ...], end: int) -> None:
+        """One entry of a known shape, up to `end`."""
         columns = self.columns
-        raw = [match[p] if p else b"" for p in places]
         name, state, collective, other, p2p, retired, created = raw[:7]
         inputs, outputs, in_types, out_types, frames, pair, number = raw[7:14]
         key = (name, inputs, outputs, in_types, out_types)
@@ -160,10 +192,10 @@ class Stream:
         sent = p2p == b"\x88"
         sequence, time = _integer(other if sent else collective), _integer(created)
         if None in (operation, site, group, told, sequence, time):
-            if not self._by_machine(match, key, frames, (pair, number), state):
+            if not self._by_machine(end, key, frames, (pair, number), state):
                 raise Cut("an entry refers to what was not written")
             return
-        self._machine.at = match.end()
+        self._machine.at = end
         columns.group.append(group)  # type: ignore[arg-type]
         columns.sequence.append(sequence)  # type: ignore[arg-type]
         columns.p2p.append(sent)
@@ -174,7 +206,7 @@ class Stream:
 
     def _by_machine(
         self,
-        match: re.Match[bytes],
+        end: int,
         key: tuple[bytes, ...],
         frames: bytes,
         group: tuple[bytes, bytes],
@@ -183,7 +215,7 @@ class Stream:
         """Values that were not seen yet are decoded by the machine, once, and remembered by their bytes."""
         machine, columns = self._machine, self.columns
         before = len(columns.sequence)
-        while machine.at < match.end():
+        while machine.at < end:
             machine.step()
         columns.add(machine.stack.pop())
         if len(columns.sequence) == before:
@@ -196,8 +228,9 @@ class Stream:
 
 
 def _integer(raw: bytes) -> int | None:
-    form = _FORMS.get(raw[0]) if raw else None
-    if form is None or len(raw) != form[1]:
-        return None
-    value: int = struct.unpack_from(form[0], raw, 2 if raw[0] == 138 else 1)[0]
-    return value
+    code = raw[:1]
+    if code in (b"K", b"M"):
+        return int.from_bytes(raw[1:], "little")
+    if code == b"J":
+        return int.from_bytes(raw[1:], "little", signed=True)
+    return int.from_bytes(raw[2:], "little", signed=True) if code == b"\x8a" else None
