@@ -26,6 +26,7 @@ FAMILIES = {
     "STO": "Checkpoint path and file systems",
     "RNK": "Differences between ranks",
     "PRB": "Measured communication",
+    "WRP": "Units of a wrap plan",
     "MEM": "GPU memory of a configuration",
     "CKP": "Checkpoints: what is on disk, and whether it loads",
     "LOG": "What failed jobs leave behind, and jobs that hang",

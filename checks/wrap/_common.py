@@ -14,8 +14,10 @@ LISTED = 4
 
 
 def size(n: float) -> str:
-    """Bytes in GiB, or MiB below one."""
-    return f"{n / GIB:.2f} GiB" if n >= GIB else f"{n / (1 << 20):.1f} MiB"
+    """Bytes in GiB, or a smaller unit below one."""
+    if n >= GIB:
+        return f"{n / GIB:.2f} GiB"
+    return f"{n / (1 << 20):.1f} MiB" if n >= 1 << 18 else f"{n / 1024:.3g} KiB"
 
 
 def count(n: float) -> str:

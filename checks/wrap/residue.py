@@ -96,8 +96,8 @@ def optimizer_first(facts: Facts, options: Options) -> Iterator[Finding]:
     trained = [p for p in plan.parameters if p.trainable]
     yield fail(
         f"{listed(plan.optimizers)} holds parameters from before sharding; with Adam up to "
-        f"{size(sum(2 * p.elements * p.item_bytes for p in trained))} of states per rank instead of a "
-        f"{max(1, plan.shard_size)}th of it",
+        f"{size(sum(2 * p.elements * p.item_bytes for p in trained))} of states per rank instead of "
+        f"1/{max(1, plan.shard_size)} of it",
         "an optimizer over the sharded parameters",
         fix=Fix("Build the optimizer after the model is sharded"),
     )

@@ -87,4 +87,6 @@ def _notes(plan: UnitPlan) -> list[str]:
 
 
 def _size(n: int) -> str:
-    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
+    if n >= 1 << 30:
+        return f"{n / 2**30:.2f} GiB"
+    return f"{n / 2**20:.1f} MiB" if n >= 1 << 18 else f"{n / 1024:.3g} KiB"
