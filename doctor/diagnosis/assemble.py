@@ -440,7 +440,10 @@ def _last_lines(scans: Sequence[SourceScan], who: Who) -> list[LastLine]:
             count = seen.lines + (old.seen if old else 0)
             newer = old is None or old.origin.file == scan.name or _later(seen.origin, old.origin)
             text, origin = (seen.text, seen.origin) if newer or old is None else (old.text, old.origin)
-            last[rank] = LastLine(rank, text, replace(origin, rank=rank), count)
+            own = seen.own if newer or old is None else old.own
+            last[rank] = LastLine(
+                rank, text, replace(origin, rank=rank), count, own or (old.own if old else "")
+            )
     return [last[r] for r in sorted(last)]
 
 

@@ -120,7 +120,9 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
         )
     if oom.in_use is not None and allocated is not None:
         foreign = oom.in_use - allocated - (unallocated or 0)
-        if foreign > OVERHEAD and (requested is None or foreign - OVERHEAD > requested or foreign > 0.1 * oom.in_use):
+        if foreign > OVERHEAD and (
+            requested is None or foreign - OVERHEAD > requested or foreign > 0.1 * oom.in_use
+        ):
             says.append(
                 f"{words(foreign)} of this process lie outside PyTorch's allocator (NCCL buffers, contexts, other libraries)"
             )

@@ -41,7 +41,7 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (COMPILE, r"torch/_(?:dynamo|inductor)|compile_fx|recompil|torch\.compile|_compile\b"),
         (CLIP, r"clip_grad"),
         (OPTIMIZER, r"optim(?:izer)?\.step|torch/optim/|adam\w*\.py|_init_group|opt\.step"),
-        (LOGITS, r"cross_entropy|lm_head\(|log_softmax|nll_loss|to_logits"),
+        (LOGITS, r"cross_entropy|lm_head\(|log_softmax|nll_loss|\blogits\b|CausalLMLoss|to_logits"),
         (UNSHARD, r"all_?gather|unshard|_pre_forward_unshard|_alloc_padded_unsharded"),
         (
             WRAP,

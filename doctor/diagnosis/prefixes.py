@@ -189,9 +189,14 @@ def style_of(sample: str, year: int) -> Style:
     if len(lines) < 2:
         return Style(year, numbered=bool(lines) and re.match(r" {0,6}\d{1,6}: \S", lines[0]) is not None)
     numbered = sum(_NUMBERED.match(x) is not None for x in lines)
+    by_slurm = sum(x.startswith(("srun: ", "slurmstepd: ")) for x in lines)  # never labelled
     labels = [m["host"] for x in lines if (m := _HOST_LABEL.match(x))]
     hosts = frozenset(labels) if len(labels) >= LABELLED_SHARE * len(lines) else frozenset()
-    return Style(year, numbered >= LABELLED_SHARE * len(lines), hosts if len(hosts) <= 4096 else frozenset())
+    return Style(
+        year,
+        numbered > 0 and numbered >= LABELLED_SHARE * (len(lines) - by_slurm),
+        hosts if len(hosts) <= 4096 else frozenset(),
+    )
 
 
 def strip(line: str, style: Style) -> Prefix:

@@ -40,6 +40,8 @@ class Seen:
     origin: Origin
     lines: int = 1
     first_line: int = 0
+    own: str = ""
+    """The last one that the program printed, and not a library about a failure."""
 
 
 @dataclass(slots=True)

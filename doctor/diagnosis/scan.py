@@ -39,6 +39,8 @@ KEEP_ALL = 60_000
 KEEP_MARKS = 400
 KEEP_WRITERS = 8192
 NEVER = -1
+NOTED = 256
+"""Lines of one writer that wait for a closer look."""
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 BAR = re.compile(r"[^|]{0,80}\d{1,3}%\|")
@@ -61,6 +63,16 @@ TOKEN = re.compile(rb"\[(?:rank|default|Rank )\d+\]")
 """A beginning of a line that is worth remembering with the writer it stood for."""
 
 
+LOUD = re.compile(
+    r"ProcessGroup\w*\.cpp|TCPStore|\bc10d\b|\bNCCL\b|\[(?:PG|Rank) |Watchdog|frame #\d|"
+    r"Exception raised from|terminate called|what\(\)|recvValue|sendBytes|closing signal|Signal \d|"
+    r"^\s*(?:File \"|Traceback|\^|~)|"
+    r"^(?:[A-Za-z_][\w.]*\.)?\w*(?:Error|Exception|Warning|Interrupt|Exit)\b|"
+    r"^\s*(?:time|host|rank|exitcode|error_file|traceback) +:|^[-=]{8,}|^(?:Failures|Root Cause)\b",
+)
+"""Lines that libraries print about a failure, none of which says what the program was doing."""
+
+
 class Scanner:
     """Takes a stream in pieces (`feed`) and gives what it holds (`finish`)."""
 
@@ -80,6 +92,7 @@ class Scanner:
         self._marks: dict[tuple[str, Key], int] = {}
         self._tokens: dict[bytes, Key | None] = {}
         self._skip: set[int] = set()
+        self._noted: dict[Key, list[Line]] = {}
         self._forced: dict[int, tuple[Line, tuple[Frame, ...]]] = {}
 
     def feed(self, data: bytes) -> None:
@@ -456,6 +469,7 @@ class Scanner:
                 raw = window[low : min(stop, low + 2000)].decode("utf-8", "replace")
                 self._note(self._whole(low, number if self._fixed is None else self._fixed, raw))
             low = stop + 1
+        self._settle()
 
     def _note(self, line: Line) -> None:
         prefix, text = line.prefix, line.prefix.text
@@ -466,13 +480,28 @@ class Scanner:
         if seen is None:
             if len(self.scan.seen) >= KEEP_WRITERS:
                 return
-            self.scan.seen[key] = Seen(_clip(text), self._origin(line), 1, line.number)
-        else:
-            seen.text, seen.origin, seen.lines = _clip(text), self._origin(line), seen.lines + 1
+            seen = self.scan.seen[key] = Seen(_clip(text), self._origin(line), 0, line.number)
+        seen.lines += 1
+        noted = self._noted.setdefault(key, [])
+        noted.append(line)
+        if len(noted) >= NOTED:
+            self._settle()
         if line.at not in self._skip and (point := progress(text)) is not None:
             points = self.scan.steps.setdefault(key, [])
             points.append(StepPoint(None, point[0], point[1], self._origin(line)))
             thin(points)
+
+    def _settle(self) -> None:
+        """Of each writer the last line, and the last one of its own: only these are looked at closely."""
+        for key, lines in self._noted.items():
+            seen = self.scan.seen[key]
+            seen.text, seen.origin = _clip(lines[-1].prefix.text), self._origin(lines[-1])
+            for line in reversed(lines):
+                text = line.prefix.text
+                if line.at not in self._skip and not LOUD.search(text) and not LOUD.search(line.raw):
+                    seen.own = _clip(text)
+                    break
+        self._noted.clear()
 
 
 def _key(prefix: Prefix, scan: SourceScan) -> Key:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from fsdp_doctor.subjects.incident import CONTEXT, Conclusion, Incident, RankState
 
 EVENTS = 60
+QUOTED = 200
 
 
 def clock(time: float | None) -> str:
@@ -27,27 +28,42 @@ def clock(time: float | None) -> str:
 def summary(incident: Incident, conclusions: Sequence[Conclusion], states: Sequence[RankState]) -> str:
     """One paragraph: the job, the cause, the rank, how it is known, what the others did, what to do."""
     job = incident.job
-    size = f"a job of {job.world_size} ranks" if job.world_size else "a job of unknown size"
+    size = _size(incident, conclusions)
     versions = ", ".join(f"{n} {v}" for n, v in (("torch", job.torch), ("NCCL", job.nccl)) if v)
     if not conclusions:
-        return f"No failure was found in {len(incident.inputs)} input(s) of {size}."
+        return f"No failure was found in {len(incident.inputs)} input{'s' if len(incident.inputs) > 1 else ''} of {size}."
     cause = conclusions[0]
-    parts = [f"In {size}" + (f" ({versions})" if versions else "") + f": {cause.title}."]
+    parts = [f"In {size}" + (f" ({versions})" if versions else "") + f": {cause.title.rstrip('.')}."]
     if cause.host:
         parts.append(f"Host: {cause.host}.")
     if cause.why:
         parts.append(cause.why if cause.why.endswith((".", "!")) else cause.why + ".")
     waiting = [s.rank for s in states if s.state == "waiting"]
     if waiting:
-        parts.append(f"{len(waiting)} rank(s) only waited.")
+        parts.append(f"{len(waiting)} rank{'s' if len(waiting) > 1 else ''} only waited.")
     if cause.evidence:
         e = cause.evidence[0]
         where = f"{e.file}:{e.line}" if e.line else e.file  # a dump has no lines
-        parts.append(f"Evidence: {where}: {e.text[:200]}")
+        parts.append(f"Evidence: {where}: {_cut(e.text)}")
     if cause.fixes:
         parts.append(f"Fix: {cause.fixes[0].text}.")
     parts.append(f"(confidence: {cause.confidence})")
     return " ".join(parts)
+
+
+def _size(incident: Incident, conclusions: Sequence[Conclusion]) -> str:
+    """How large the job was: a number that was only inferred is a lower bound."""
+    job = incident.job
+    known = max((job.world_size or 0, *(r + 1 for c in conclusions for r in c.culprits)))
+    if not known:
+        return "a job of unknown size"
+    least = "" if job.stated else "at least "
+    return f"a job of {least}{known} rank{'s' if known > 1 else ''}"
+
+
+def _cut(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"
 
 
 def timeline(incident: Incident) -> tuple[str, ...]:

@@ -117,6 +117,8 @@ class LastLine:
     text: str
     origin: Origin
     seen: int = 1
+    own: str = ""
+    """The last line of the program itself, before what torch and NCCL print of a failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ SYMPTOMS = (
 INDEPENDENT = 85
 """Score from which a second cause is told apart from the first."""
 SURE = 80
+CUDA_ERRORS = frozenset(("LOG232", "LOG233", "LOG234"))
 REASON = 60
 """Score from which a rank's own error explains that it never came to a collective."""
 MAX_CONCLUSIONS = 6
@@ -125,6 +126,10 @@ def _earliest_first(ordered: list[Candidate]) -> list[Candidate]:
 def _supported(view: View, best: Candidate, ordered: list[Candidate]) -> Conclusion:
     """The best conclusion with what the others add: a culprit it lacks, alternatives, all it explains."""
     conclusion = best.conclusion
+    if conclusion.code == roots.XID and not conclusion.culprits:
+        met = {c.conclusion.culprits for c in ordered[1:] if c.conclusion.code in CUDA_ERRORS}
+        if len(met) == 1:
+            conclusion = replace(conclusion, culprits=met.pop())
     others = [c for c in ordered[1:] if c.conclusion.code not in SYMPTOMS or not best.own]
     alternatives = [c.conclusion.title for c in others if c.score >= 50 and not _independent(view, best, c)][
         :3
@@ -155,6 +160,8 @@ def _independent(view: View, best: Candidate, other: Candidate) -> bool:
         return False
     a, b = best.conclusion, other.conclusion
     device = b.code in SIGNATURES and SIGNATURES[b.code].scope is Scope.DEVICE
+    if a.code == roots.XID and b.code in CUDA_ERRORS:
+        return False  # a fault of the device as its process sees it
     if device:
         return (a.code, a.device, a.host) != (b.code, b.device, b.host)
     if not other.own or not b.culprits or set(b.culprits) & set(a.culprits):
@@ -167,7 +174,12 @@ def _independent(view: View, best: Candidate, other: Candidate) -> bool:
 def _cannot_tell(view: View) -> Conclusion | None:
     """Only consequences are here."""
     stopped = [h for h in view.hits if h.code == "LOG202"]
-    hits = [h for h in view.consequences if h.code != "LOG144"] or list(view.consequences) or stopped
+    hits = (
+        [h for h in view.consequences if h.code not in ("LOG144", "LOG106")]
+        or list(view.consequences)
+        or stopped
+    )
+    hits = [*{h.origin.rank: h for h in reversed(hits)}.values()][::-1]
     if not hits:
         return None
     if not view.failed_exits and view.survived(hits[0]):

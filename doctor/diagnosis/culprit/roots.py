@@ -15,6 +15,7 @@ from fsdp_doctor.diagnosis.culprit.view import (
     rank_words,
     unique_proofs,
 )
+from fsdp_doctor.diagnosis.culprit.wording import Words, capital, particulars
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Conclusion, Hit, Proof, Remedy
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope, Signature
@@ -25,6 +26,7 @@ DCP = "LOG506"
 MISMATCH = "LOG115"
 NAN = "LOG731"
 XID = "LOG231"
+CANCELLED = "LOG214"
 CUDA_OOM = frozenset(("LOG301", "LOG303", "LOG304", "LOG305"))
 HOST_OOM = frozenset(("LOG311", "LOG312"))
 TRACED = 5
@@ -69,6 +71,8 @@ def _excused(view: View, hit: Hit) -> bool:
         return False
     if hit.code == NAN:
         return False
+    if hit.code == CANCELLED and not any(name.startswith("why") for name in hit.fields) and view.failed_exits:
+        return True  # srun ends the step after a task has failed
     if hit.code in ("LOG219",) and (view.consequences or view.failed_exits):
         return True
     return view.survived(hit)
@@ -138,6 +142,9 @@ def _culprits(view: View, signature: Signature, hits: Sequence[Hit], ranks: froz
         return _xid_ranks(view, hits[0])
     if signature.code in HOST_OOM:
         return _killed(view, hits)
+    if signature.code == CANCELLED and any("NODE" in h.text for h in hits):
+        silent = view.expected - view.suffering
+        return silent if len(silent) <= len(view.waited) else frozenset()
     dcp = _dcp_ranks(view, hits)
     if dcp is not None:
         return dcp
@@ -146,6 +153,8 @@ def _culprits(view: View, signature: Signature, hits: Sequence[Hit], ranks: froz
     everyone = view.ranks | ranks
     if signature.scope is Scope.RANK:
         shared = len(ranks) > 1 and len(ranks) >= JOB_SHARE * len(everyone)
+        if signature.code == NAN and not frozenset(view.steps) - ranks:
+            return frozenset()  # no other rank says what its loss is
         return frozenset() if shared else ranks  # nobody is to blame for what all of them raise
     if signature.scope is Scope.DEVICE and len(ranks) == 1:
         return ranks
@@ -251,20 +260,9 @@ def _conclusion(
             code, row = OOM_AT_SAVE, kind.row.value if kind.row else None
             title = f"Out of memory while saving: {title}"
             fixes = [Remedy(kind.fix, kind.command), *fixes]
-    elif signature.code == XID:
-        title, why, fixes = _xid_words(first, title)
-    elif signature.code == "LOG211" and (inner := _inner(view, first)) is not None:
-        title += f": {inner.text.strip()[:200]}"
-    elif signature.code in ("LOG605",):
-        title, fixes = _names(hits, title, fixes)
-    elif signature.code == "LOG607" and _flat(first):
-        why = (
-            "one side is flat (1-D), the other whole: shards of FSDP1 (LOCAL_STATE_DICT, or a flat parameter) and a full or sharded state dict do not fit. "
-            + why
-        )
-    elif signature.code == "LOG601":
-        title, fixes = _weights_only(view, title, fixes)
-    if signature.row is None and code == signature.code:
+    words = particulars(view, hits, first, Words(title, why, tuple(fixes), row))
+    title, why, fixes, row = words.title, words.why, list(words.fixes), words.row
+    if signature.row is None and row is None and code == signature.code:
         row = {phases.SAVE: "save", phases.LOAD: "load"}.get(_outer_phase(view, first) or phase or "")
     if culprits:
         who = rank_words(culprits).capitalize()
@@ -301,12 +299,6 @@ def _conclusion(
     )
 
 
-def capital(text: str) -> str:
-    """A sentence's first letter as a capital, unless its first word is a name from the program."""
-    first = text.split(" ", 1)[0]
-    return text if re.search(r"[._/=(\d]", first) else text[:1].upper() + text[1:]
-
-
 def _proofs(view: View, first: Hit, hits: Sequence[Hit]) -> tuple[Proof, ...]:
     """The best line, then one line of each other rank, then the rest of them up to a few."""
     others = {h.origin.rank: h for h in reversed(hits) if h.origin.rank != first.origin.rank}
@@ -333,9 +325,9 @@ def _sentence(signature: Signature, hits: Sequence[Hit]) -> str:
             values.setdefault(name, value.strip())
             if base in signature.says or name != base:
                 values.setdefault(base, value.strip())
-    said = _Blank().vformat(signature.says, (values,), {})
-    said = re.sub(r"\s*[(\[]\s*(?:signal|bytes)?\s*[)\]]", "", said)
-    said = re.sub(r"(?:: |, | in | of | while writing | at )$", "", said.strip())
+    said = _Blank().vformat(signature.says, (values,), {}).strip()
+    said = re.sub(r"\s*[(\[]\s*(?:signal|bytes|it supports CUDA)?\s*[)\]]", "", said)
+    said = re.sub(r"(?::? tried to allocate|: |, | in | of | while writing | at )$", "", said.strip())
     return re.sub(r"\s{2,}", " ", said).strip(" :,")
 
 
@@ -353,100 +345,6 @@ def _outer_phase(view: View, hit: Hit) -> str | None:
         None,
     )
     return phases.of_frames(outer.frames) if outer is not None else None
-
-
-def _inner(view: View, hit: Hit) -> Hit | None:
-    """The exception inside a DataLoader worker: the one below its header."""
-    return next(
-        (
-            h
-            for h in view.hits
-            if h.origin.file == hit.origin.file
-            and h.origin.rank == hit.origin.rank
-            and hit.origin.line < h.origin.line < hit.origin.line + 60
-            and h.code != hit.code
-            and h.kind in (ROOT, LIKELY)
-        ),
-        None,
-    )
-
-
-def _xid_words(hit: Hit, title: str) -> tuple[str, str, list[Remedy]]:
-    number = int(hit.fields["xid"])
-    meaning = XIDS.get(number)
-    if meaning is None:
-        return (
-            f"Xid {number} of the GPU at {hit.fields.get('bus')}",
-            SIGNATURES[XID].why,
-            [Remedy(SIGNATURES[XID].fix, SIGNATURES[XID].command)],
-        )
-    words = f"Xid {number}: {meaning.what} (GPU at {hit.fields.get('bus')})"
-    why = (
-        "The driver reports a fault of the hardware; whatever the ranks print after it is a consequence."
-        if meaning.kind is Kind.HARDWARE
-        else "The driver reports a fault that a program caused."
-    )
-    return words, why, [Remedy(meaning.fix, SIGNATURES[XID].command)]
-
-
-PREFIXES = (
-    "_fsdp_wrapped_module.",
-    "_checkpoint_wrapped_module.",
-    "_orig_mod.",
-    "base_model.model.",
-    "module.",
-    "model.",
-)
-
-
-def _names(hits: Sequence[Hit], title: str, fixes: list[Remedy]) -> tuple[str, list[Remedy]]:
-    text = " ".join(h.fields.get("miss", "") + " " + h.fields.get("un", "") for h in hits)
-    if "_flat_param" in text or "flat_param" in text:
-        return (
-            "The checkpoint holds FSDP1's flat shards (_flat_param), which a plain model cannot load",
-            [
-                Remedy(
-                    "Load it into a model wrapped by FSDP in the same way on the same number of ranks (LOCAL_STATE_DICT), then save a FULL or SHARDED state dict; or consolidate the shards",
-                    "fsdp-doctor ckpt check DIR --world-size N",
-                ),
-                *fixes,
-            ],
-        )
-    prefix = next((p for p in PREFIXES if f'"{p}' in text or f".{p}" in text), None)
-    if prefix:
-        return f"{title}: the prefix {prefix!r} is on one side only", [
-            Remedy(
-                f"Strip or add the prefix {prefix!r}, or load with torch.distributed.checkpoint.state_dict.set_model_state_dict"
-            ),
-            *fixes,
-        ]
-    return title, fixes
-
-
-def _flat(hit: Hit) -> bool:
-    saved, current = hit.fields.get("ck", ""), hit.fields.get("md", "")
-    return (saved.count(",") == 0) != (current.count(",") == 0)
-
-
-def _weights_only(view: View, title: str, fixes: list[Remedy]) -> tuple[str, list[Remedy]]:
-    for hit in view.hits:
-        if hit.code == "LOG602":
-            name = hit.fields.get("cls") or hit.fields.get("cls2")
-            if name:
-                return f"{title}: it holds {name}", [
-                    Remedy(
-                        f"torch.serialization.add_safe_globals([{name}]), or load a file that you trust with weights_only=False"
-                    ),
-                    *fixes,
-                ]
-            if "op" in hit.fields:
-                return f"{title}: it is no torch file at all", [
-                    Remedy(
-                        "Look at the file: a Git LFS pointer or text; run git lfs pull", "head -c 100 FILE"
-                    ),
-                    *fixes,
-                ]
-    return title, fixes
 
 
 # several candidates

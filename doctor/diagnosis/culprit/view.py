@@ -136,16 +136,18 @@ class View:
         """What a rank was doing, by its stack, else by its last line that is no consequence."""
         if found := phases.of_frames(self.frames_of(rank)):
             return found
-        last = self.last.get(rank)
-        return phases.of_text(last.text) if last is not None and not self._is_hit(last) else None
+        words = self.last_words(rank)
+        return phases.of_text(words) if words else None
 
     def _is_hit(self, last: LastLine) -> bool:
         return any(h.origin.line == last.origin.line and h.origin.file == last.origin.file for h in self.hits)
 
     def last_words(self, rank: int) -> str:
-        """The last line of a rank, quoted, where it is its own."""
+        """The last line of a rank that is the program's own."""
         last = self.last.get(rank)
-        return last.text.strip()[:200] if last is not None and not self._is_hit(last) else ""
+        if last is None:
+            return ""
+        return (last.text if not last.own and not self._is_hit(last) else last.own).strip()[:200]
 
     def survived(self, hit: Hit) -> bool:
         """Whether the job went on well after a line: later steps, or an end without any failure."""
