@@ -21,8 +21,10 @@ def load(name: str) -> object:
         package = importlib.util.module_from_spec(spec)
         sys.modules[NAME] = package
         spec.loader.exec_module(package)
-        # A module of the training that is called like one of these must be found, not these.
-        sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != folder]
+        # A module of the training that is called like one of these must be found, not these. Python put the
+        # folder there with its links resolved.
+        own = os.path.realpath(folder)
+        sys.path[:] = [p for p in sys.path if os.path.realpath(p or ".") != own]
     return importlib.import_module(NAME + "." + name)
 
 
