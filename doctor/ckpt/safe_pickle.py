@@ -6,6 +6,7 @@ under a memory limit (`memory.py`): twelve bytes of a pickle can ask for 64 GiB.
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from collections import Counter
@@ -31,6 +32,8 @@ READ_ERRORS = (
     OSError,
 )
 PLAIN: Mapping[str, type] = {"torch.Size": tuple, "builtins.set": set, "__builtin__.set": set}
+LARGE = 16 << 20
+"""Bytes from which on the unpickler's memo is worth its exact size: it doubles as it grows."""
 GETATTR = ("builtins.getattr", "__builtin__.getattr")
 
 
@@ -129,6 +132,8 @@ def load(
     unpickler = _Unpickler(file, made or {}, watch)
     try:
         with allow(size):
+            if size >= LARGE and isinstance(file, io.BufferedReader):
+                _make_room(unpickler, file)
             return Loaded(unpickler.load(), unpickler.names)
     except MemoryError:
         raise PickleError(
@@ -136,6 +141,19 @@ def load(
         ) from None
     except READ_ERRORS as error:
         raise PickleError(_words(error), unpickler.names) from None
+
+
+def _make_room(unpickler: pickle.Unpickler, file: io.BufferedReader) -> None:
+    """Give the memo as many places as there are MEMOIZE opcodes at most, empty as they are in a new one."""
+    began, count = file.tell(), 0
+    while part := file.read(1 << 20):
+        count += part.count(pickle.MEMOIZE)
+    file.seek(began)
+    # The C unpickler doubles the index that it is given, keeps the size when it clears, and copies it.
+    other = pickle.Unpickler(io.BytesIO(b"\x80\x04Nr" + struct.pack("<I", count // 2 + 1) + b"."))
+    other.load()
+    other.memo.clear()
+    unpickler.memo = other.memo
 
 
 def _words(error: BaseException) -> str:
