@@ -1,9 +1,10 @@
-"""What `fsdp-doctor run` costs a job: step times with and without it, in turns, and its own processor time.
+"""What `fsdp-doctor run` costs a job: the processor time that it adds per step, and step times with and without it.
 
 `python -m bench.run [--pairs N] [--steps N]`. Each pair starts the same job twice, once plainly and once under
-`run`, in changing order; the job's ranks reduce and print in every step. The ratio of a pair is that of the
-medians of its steps, and what is printed is the median of the ratios with its spread. Start and end are not
-counted; they are printed apart.
+`run`, in changing order; the job's ranks reduce and print in every step. What `run` adds is counted where it is
+spent, which noise of the machine does not change: by its own process while the job ran, and by its thread in
+each rank. The ratio of a pair is that of the medians of its steps, and what is printed is the median of the
+ratios with its spread. Start and end are not counted; they are printed apart.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+RANKS = 2
+LIMIT = 0.01
 ROOT = Path(__file__).parents[1]
 JOB = """
-import os, sys, time, warnings
+import os, sys, threading, time, warnings
 warnings.simplefilter("ignore")
 import torch, torch.distributed as dist
 from torch import nn
@@ -42,7 +45,9 @@ for step in range(steps):
     print(f"step {step} loss {loss.item():.6f}", flush=True)
     times.append(time.perf_counter() - began)
 if dist.get_rank() == 0:
-    times = [(time.process_time() - spent) / steps, *times[steps // 10:]]
+    hooks = [time.clock_gettime(time.pthread_getcpuclockid(t.ident))
+             for t in threading.enumerate() if t.name == "fsdp-doctor"]
+    times = [(time.process_time() - spent) / steps, sum(hooks), *times[steps // 10:]]
     open(sys.argv[2], "w").write(repr(times))
 dist.barrier()
 dist.destroy_process_group()
@@ -51,10 +56,13 @@ dist.destroy_process_group()
 
 @dataclass(frozen=True)
 class Job:
-    """One job: seconds of its median step, processor seconds of rank 0 per step, whole time, and `run`'s own."""
+    """One job: seconds of its median step, processor seconds of rank 0 per step and of the thread in it, whole
+    time, and `run`'s own.
+    """
 
     step: float
     spent: float
+    thread: float
     whole: float
     own: float
 
@@ -64,7 +72,7 @@ def job(folder: Path, steps: int, under: bool, number: int) -> Job:
     out = folder / f"times-{number}-{under}"
     script = folder / "job.py"
     script.write_text(JOB)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     words += [str(script), str(steps), str(out)]
     if under:
         run = folder / f"run-{number}"
@@ -77,7 +85,7 @@ def job(folder: Path, steps: int, under: bool, number: int) -> Job:
     whole = time.monotonic() - began
     times = [float(t) for t in out.read_text().strip("[]").split(",")]
     own = _own_seconds(folder / f"run-{number}") if under else 0.0
-    return Job(statistics.median(times[1:]), times[0], whole, own)
+    return Job(statistics.median(times[2:]), times[0], times[1], whole, own)
 
 
 def _own_seconds(run: Path) -> float:
@@ -94,7 +102,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--steps", type=int, default=800)
     given = parser.parse_args()
-    ratios, spent, plain, whole, own = [], [], [], [], []
+    ratios, spent, plain, whole, own, added = [], [], [], [], [], []
     with tempfile.TemporaryDirectory(prefix="bench-run-") as name:
         for pair in range(given.pairs):
             found = {}
@@ -106,6 +114,7 @@ def main() -> None:
             plain.append(without.step)
             whole.append(with_run.whole - without.whole)
             own.append(with_run.own / with_run.whole)
+            added.append((with_run.own + RANKS * with_run.thread) / (RANKS * given.steps) / without.step)
             print(
                 f"pair {pair}: {without.step * 1e3:.3f} ms plain, {with_run.step * 1e3:.3f} ms under run, ratio "
                 f"{ratios[-1]:.4f}; of rank 0's processor time {spent[-1]:.4f}",
@@ -119,6 +128,12 @@ def main() -> None:
         )
     print(f"median step plain {statistics.median(plain) * 1e3:.3f} ms; two lines of output per step")
     print(f"processor time of run itself while the job ran: {statistics.median(own) * 100:.2f} % of one core")
+    low, high = spread(added)
+    print(
+        f"processor time that run adds per rank and step, its process and its threads: "
+        f"{statistics.median(added) * 100:.3f} % of a step ({low * 100:.3f}-{high * 100:.3f}): "
+        f"{'below' if high < LIMIT else 'NOT below'} {LIMIT:.0%}"
+    )
     print(f"start and end: {statistics.median(whole):.2f} s more")
     print(f"peak memory of a child: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10} MiB")
 

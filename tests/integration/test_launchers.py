@@ -118,13 +118,13 @@ import datetime, os, sys, time
 rank = os.environ.get("SLURM_PROCID") or os.environ["OMPI_COMM_WORLD_RANK"]
 os.environ.update(RANK=rank, WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
 import torch, torch.distributed as dist
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=25))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))
 dist.all_reduce(torch.ones(4))
 print("step 1", flush=True)
 if rank == "1":
     if sys.argv[1] == "raise":
         raise ValueError("bad sample")
-    time.sleep(30)
+    time.sleep(45)
     sys.exit()
 dist.all_reduce(torch.ones(4))
 """
@@ -149,7 +149,4 @@ def test_run_names_the_rank(launcher: tuple[str, ...], how: str, inside: bool, t
     if how == "raise":
         assert "bad sample" in told["cause"]["title"]
     else:
-        assert any(
-            "time.sleep(30)" in p.read_text() or "train.py" in p.read_text()
-            for p in folder.glob("**/stacks/rank_1.*")
-        )
+        assert any("train.py" in p.read_text() for p in folder.glob("**/stacks/rank_1.*"))
