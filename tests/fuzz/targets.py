@@ -118,7 +118,10 @@ def _flight(data: bytes, place: Path) -> object:
     paths[0].write_bytes(data)
     paths[1].write_bytes((FIXTURES / "dumps" / "nccl" / "missing" / "nccl_trace_rank_1").read_bytes())
     tables = Tables()
-    answers = [(str(p), json.loads(json.dumps(dump.describe(str(p))))) for p in paths]
+    try:
+        answers = [(str(p), json.loads(json.dumps(dump.describe(str(p))))) for p in paths]
+    except MemoryError:
+        return None  # the child that reads dumps has a limit, and says so of this file
     kept, dropped, notes = settle([tables.dump(p, a) for p, a in answers if a.get("kind") == "dump"])
     found = FlightDumps(kept, tuple(tables.operations), tuple(tables.sites), tuple(dropped), notes)
     return flight.judge(found)
