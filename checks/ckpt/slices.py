@@ -14,9 +14,11 @@ from fsdp_doctor.subjects.loading import Cause, Loading
 
 @check("CKP011", Row.SAVE, needs=(Loading,), tags=("checkpoint",))
 def local_slices(facts: Facts, options: Options) -> Iterator[Finding]:
-    """LOCAL_STATE_DICT with use_orig_params saved slices as if they were whole.
+    """Slices of single ranks were saved as if they were whole.
 
-    What: Flat parameters beside ordinary names whose tensors have one dimension or none.
+    What: Flat parameters beside ordinary names whose tensors have one dimension or none (LOCAL_STATE_DICT
+        with use_orig_params), or whole dictionaries of sharded tensors under one key
+        (flatten_state_dict=False).
     Why: Every rank writes its slice under the same key and one survives: the parameters under their names
         are lost.
     Fix: Load the flat parameters, which are whole, with use_orig_params=False on as many ranks; save with

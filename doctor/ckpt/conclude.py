@@ -349,6 +349,14 @@ def _unsafe(draft: Draft) -> None:
     bad = [(n, f) for n, _, f in draft.named() if trust_of(n) is Trust.DANGEROUS]
     if bad:
         files = tuple(dict.fromkeys(p for _, f in bad for p in f))
+        # Why such a file cannot be read is no second matter.
+        draft.problems[:] = [
+            p
+            for p in draft.problems
+            if p.kind
+            not in (ProblemKind.METADATA_DAMAGED, ProblemKind.METADATA_STRANGE, ProblemKind.PICKLE_DAMAGED)
+            or p.path not in files
+        ]
         shown = text(files[0]) if files and files[0] else os.path.basename(text(draft.store.root))
         draft.problem(
             ProblemKind.PICKLE_HOSTILE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterable
 
 from fsdp_doctor.ckpt import torch_zip
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft, TensorDraft
@@ -21,9 +22,9 @@ STEP_NAMES = ("step", "global_step", "iteration", "iter", "num_steps", "epoch")
 class Reader:
     """Reads items; each file is opened once while its items follow each other."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, foreign: Iterable[str] = ()) -> None:
         self._store = store
-        self._failed: set[str] = set()
+        self._failed: set[str] = set(foreign)
 
     def item(self, path: str, start: int, length: int) -> tuple[torch_zip.Archive, object, bytes] | None:
         """The directory, the pickled value and the bytes of one item; None where there is none.
@@ -46,9 +47,9 @@ class Reader:
         return archive, loaded.value, raw
 
 
-def read_items(draft: Draft, folder: str) -> None:
-    """Fill in values of entries and steps of files."""
-    reader = Reader(draft.store)
+def read_items(draft: Draft, folder: str, foreign: Iterable[str] = ()) -> None:
+    """Fill in values of entries and steps of files, but not in files of another save."""
+    reader = Reader(draft.store, foreign)
     entries = [e for e in draft.entries if e.part == folder and e.file is not None]
     for entry in entries[:BLOBS]:
         _value(draft, reader, entry)

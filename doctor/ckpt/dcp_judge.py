@@ -21,12 +21,19 @@ PROBES = 4_000
 """Beginnings of items that are looked at."""
 
 
-def judge_files(draft: Draft, folder: str, metadata: Iterable[Metadata]) -> None:
-    """Missing, short, foreign, stale and younger files; items that claim the same bytes."""
+def judge_files(draft: Draft, folder: str, metadata: Iterable[Metadata]) -> set[str]:
+    """Missing, short, foreign, stale and younger files; items that claim the same bytes.
+
+    Returns the paths of foreign files, in which nothing is where the metadata says.
+    """
     files = [f for f in draft.files if f.part == folder and f.role is FileRole.DATA]
     metas = list(metadata)
     transformed = any(m.transformed for m in metas)
-    broken = [f for f in files if f.referenced and _broken(f)]
+    foreign: set[str] = set()
+    if not transformed and draft.read_values:
+        for meta in metas:
+            foreign |= _foreign(draft, folder, meta)
+    broken = [f for f in files if f.referenced and f.path not in foreign and _broken(f)]
     for file in broken[:NAMED]:
         _present(draft, file)
     if len(broken) > NAMED:
@@ -61,9 +68,9 @@ def judge_files(draft: Draft, folder: str, metadata: Iterable[Metadata]) -> None
                     f"{clash[1]}",
                     f"{folder}/{path}" if folder else path,
                 )
-        if not transformed and draft.read_values:
-            _foreign(draft, folder, meta)
-    _times(draft, folder, [f for f in files if f.referenced])
+    bad = foreign | {f.path for f in broken}
+    _times(draft, folder, [f for f in files if f.referenced and f.path not in bad])
+    return foreign
 
 
 def _broken(file: FileDraft) -> bool:
@@ -119,8 +126,9 @@ def _keys_in(draft: Draft, file: FileDraft, beyond: int = -1) -> list[str]:
     return keys
 
 
-def _foreign(draft: Draft, folder: str, meta: Metadata) -> None:
+def _foreign(draft: Draft, folder: str, meta: Metadata) -> set[str]:
     """Every item of DCP is a torch.save archive: look whether one begins where metadata says."""
+    foreign: set[str] = set()
     per_file = max(1, PROBES // max(1, len(meta.paths)))
     for path, starts, lengths in zip(meta.paths, meta.starts, meta.lengths, strict=True):
         full = f"{folder}/{path}" if folder else path
@@ -129,28 +137,37 @@ def _foreign(draft: Draft, folder: str, meta: Metadata) -> None:
             continue
         wanted = [s for s, n in zip(starts, lengths, strict=True) if n and s + n <= node.size]
         wanted = wanted if len(wanted) <= per_file else wanted[:: -(-len(wanted) // per_file)]
-        if wanted and (wrong := _without_magic(draft, full, wanted)):
-            draft.problem(
-                ProblemKind.FILE_FOREIGN,
-                Harm.BROKEN,
-                f"{full} belongs to another save: {len(wrong)} of {len(wanted)} items looked at do not begin "
-                f"where the metadata says (first at byte {wrong[0]})",
-                full,
-            )
+        wrong = _without_magic(draft, full, wanted)
+        if not wrong:
+            continue
+        foreign.add(full)
+        zeros = all(held == bytes(4) for held in wrong.values())
+        needed = max(map(int.__add__, starts, lengths))
+        sizes = f"; it has {node.size} bytes, metadata needs {needed}" if node.size < needed else ""
+        draft.problem(
+            ProblemKind.FILE_FOREIGN,
+            Harm.BROKEN,
+            f"{full} {'was not written whole' if zeros else 'belongs to another save'}: {len(wrong)} of "
+            f"{len(wanted)} items looked at do not begin where the metadata says (first at byte {min(wrong)}"
+            f"{', zeros' if zeros else ''}){sizes}",
+            full,
+        )
+    return foreign
 
 
-def _without_magic(draft: Draft, path: str, starts: list[int]) -> list[int]:
-    wrong = []
+def _without_magic(draft: Draft, path: str, starts: list[int]) -> dict[int, bytes]:
+    """Where no item begins, and what is there."""
+    wrong: dict[int, bytes] = {}
     try:
         with draft.store.open(path) as file:
             # Past the buffer, which would be filled anew for every four bytes.
             bare = getattr(file, "raw", file)
             for start in sorted(starts):
                 bare.seek(start)
-                if bare.read(4) != ZIP_MAGIC:
-                    wrong.append(start)
+                if (held := bare.read(4)) != ZIP_MAGIC:
+                    wrong[start] = held
     except OSError:
-        return []  # noted when files are looked at as such
+        return {}  # noted when files are looked at as such
     return wrong
 
 
@@ -191,7 +208,7 @@ def _times(draft: Draft, folder: str, files: list[FileDraft]) -> None:
 
 
 def judge_tensors(draft: Draft, folder: str) -> None:
-    """Chunks that are outside, overlap, leave a gap or have no place. One problem per cause."""
+    """Chunks that are outside, overlap, leave a gap or have no place. One problem per cause and tensor."""
     gaps: list[TensorDraft] = []
     lost = 0
     found: dict[str, list[str]] = {"outside": [], "overlap": [], "unplaced": []}
@@ -203,14 +220,17 @@ def judge_tensors(draft: Draft, folder: str) -> None:
         tensor.splits = result.splits
         if result.outside:
             found["outside"].append(tensor.key)
-        if result.overlap:
+        elif result.overlap:
             found["overlap"].append(tensor.key)
-        if result.missing:
+        elif result.missing:
             gaps.append(tensor)
             lost += result.missing
             first_gap = first_gap or f"{tensor.key} {list(tensor.shape)} lacks {result.missing} elements"
         dims = 2 * len(tensor.shape)
-        if min(tensor.place[dims + 1 :: dims + 4], default=0) < 0:
+        if (
+            not (result.outside or result.overlap or result.missing)
+            and min(tensor.place[dims + 1 :: dims + 4], default=0) < 0
+        ):
             found["unplaced"].append(tensor.key)
     if gaps:
         draft.problem(

@@ -10,6 +10,7 @@ NUMBER = re.compile(r"\d{1,9}")
 SAYS_RANK = re.compile(
     r"(?:^|[^a-z])(?:rank|rk|shard|process|proc|dp|fsdp)[-_=.]?(\d{1,9})(?=$|[^0-9])", re.I
 )
+OF_RANKS = re.compile(r"(\d{1,9})[-_. ]?of[-_. ]?\d{1,9}(?=$|[^0-9])", re.I)
 WORLD = re.compile(r"(?:world[-_]?size|ws|of|world|nranks|nproc)[-_=.]?(\d{1,9})(?=$|[^0-9])", re.I)
 
 
@@ -54,10 +55,11 @@ def _split(path: str) -> tuple[str, int, bool] | None:
     if found is not None:
         start, end = found.span(1)
     else:
+        counted = OF_RANKS.search(name)
         numbers = list(NUMBER.finditer(name))
         if not numbers:
             return None
-        start, end = numbers[-1].span()
+        start, end = counted.span(1) if counted else numbers[-1].span()
     template = f"{name[:start]}*{name[end:]}"
     return (f"{folder}/{template}" if folder else template), int(name[start:end]), found is not None
 

@@ -191,23 +191,26 @@ def _ranks(draft: Draft) -> bool:
         best = [s for s in rank_sets(paths) if s.named]
         if best:
             break
-    if not best:
-        return False
-    # The set with the weights decides the format, and is read first.
-    best.sort(key=lambda s: (_not_weights(s.template), s.template))
+    if best:
+        _read_sets(draft, best)
+    return bool(best)
+
+
+def _read_sets(draft: Draft, sets: list[RankSet]) -> None:
+    """Read sets of one save. The one with the weights decides the format, and is read first."""
+    sets.sort(key=lambda s: (_not_weights(s.template), s.template))
     form: Format | None = None
-    for ranks in best:
+    for ranks in sets:
         name = ranks.template.rsplit("/", 1)[-1]
         if _not_weights(ranks.template) == 2:
             for rank, path in sorted(ranks.ranks.items()):
                 add_values(draft, path, rank)
             continue
         holds = Kind.OPTIMIZER if name.lower().startswith("optim") else Kind.MODEL
-        read_ranks(draft, ranks, holds, "" if len(best) == 1 else ranks.template)
+        read_ranks(draft, ranks, holds, "" if len(sets) == 1 else ranks.template)
         form = form or draft.format
     if form is not None:
         draft.format = form
-    return True
 
 
 def _not_weights(template: str) -> int:
@@ -281,18 +284,23 @@ def _several_files(draft: Draft, files: list[Node]) -> bool:
     sets = [
         s for s in rank_sets(n.path for n in files) if len(s.ranks) > 1 and 0 in s.ranks and not s.missing
     ]
-    for ranks in sets:
-        first = ranks.ranks[0]
-        probe = Draft(draft.store, draft.nodes.values())
-        kind = read_ranks(probe, RankSet(ranks.template, {0: first}, False))
-        if kind and probe.format is not Format.TORCH_PER_RANK:
-            read_ranks(draft, ranks)
-            return True
+    parted = [s for s in sets if _parted(draft, s)]
+    if parted:
+        same = [s for s in sets if s.ranks.keys() == parted[0].ranks.keys()]
+        _read_sets(draft, same)
+        return True
     shown = ", ".join(sorted(n.name for n in files)[:4])
     words = f"{len(files)} torch.save files ({shown} …) and nothing says which belong together: give one"
     draft.problem(ProblemKind.SEVERAL, Harm.BROKEN, words)
     draft.world = World(None, WorldSource.NONE)
     return True
+
+
+def _parted(draft: Draft, ranks: RankSet) -> bool:
+    """Whether the file of rank 0 holds parts of tensors: its name alone does not say that it is a rank's."""
+    probe = Draft(draft.store, draft.nodes.values())
+    read_file = read_ranks(probe, RankSet(ranks.template, {0: ranks.ranks[0]}, False))
+    return bool(read_file) and probe.format is not Format.TORCH_PER_RANK
 
 
 def _nothing(draft: Draft) -> Problem:

@@ -68,7 +68,7 @@ def _obstacles(question: Question) -> Iterator[Obstacle]:
 def _reason(index: CheckpointIndex) -> str:
     """Why nothing is known of its tensors; "" where they are."""
     framework = index.layout in (Layout.DEEPSPEED, Layout.MEGATRON)
-    broken = [p for p in index.problems if p.harm is Harm.BROKEN]
+    broken = [p for p in index.problems if p.harm in (Harm.BROKEN, Harm.UNSAFE)]
     if index.format is Format.UNKNOWN and not framework:
         return broken[0].detail if broken else "nothing of it is known as a checkpoint"
     return broken[0].detail if broken and not index.tensors else ""

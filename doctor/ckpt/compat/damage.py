@@ -140,7 +140,9 @@ def _obstacle(question: Question, problem: Problem) -> Obstacle:
         EXPECTED[cause],
         message=message(index, problem) if effect is Effect.FAILS else "",
         fix=fix,
-        command=command.format(parent=_parent(index.path)) if command else None,
+        command=command.format(parent=index.path if problem.kind is K.SEVERAL else _parent(index.path))
+        if command
+        else None,
         path=problem.path or None,
         tensor=problem.tensors[0] if problem.tensors else None,
         examples=problem.tensors[:8],

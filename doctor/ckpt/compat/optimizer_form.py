@@ -16,6 +16,8 @@ from fsdp_doctor.tables.optimizers import OPTIONS, STATES
 
 FLAT_OPTION = "StateDictOptions(flatten_optimizer_state_dict=True)"
 
+AMSGRAD = "max_exp_avg_sq"
+
 
 def forms(question: Question) -> Iterator[Obstacle]:
     """Each of them."""
@@ -77,6 +79,7 @@ def _kind(question: Question) -> Iterator[Obstacle]:
     options = {o.partition(".")[0] for g in saved.groups for o in g.options}
     unset = [o for o in OPTIONS[kind] if options and o not in options]
     if not lacking and not unset:
+        yield from _dropped(question, kind)
         return
     effect = Effect.LOST if question.target.partial else Effect.FAILS
     key = (
@@ -92,6 +95,29 @@ def _kind(question: Question) -> Iterator[Obstacle]:
         message=f"Missing key in checkpoint state_dict: {question.optimizer_root}.{key}"
         if question.index.format in DCP
         else "",
+        fix="Build the optimizer that saved it, or load the model alone and start the new optimizer from "
+        "zero",
+    )
+
+
+def _dropped(question: Question, kind: str) -> Iterator[Obstacle]:
+    """State that is saved and not asked for. dcp.load skips it, and brings the options that need it."""
+    saved = question.index.optimizer
+    dropped = [s for s in saved.states if s not in STATES[kind]]
+    if not dropped or question.index.format not in DCP:
+        return
+    needed = dropped == [AMSGRAD]
+    yield question.obstacle(
+        Cause.OPTIMIZER_KIND,
+        Effect.FAILS if needed else Effect.LOST,
+        f"{some(dropped)} of {saved.kind or 'another optimizer'}, which {kind} does not ask for: skipped"
+        + (
+            ", and amsgrad=True comes with the groups, so that the first step fails"
+            if needed
+            else " without an error, and the saved options replace the new ones"
+        ),
+        f"state of {kind} ({some(STATES[kind]) or 'none'})",
+        message=f"KeyError: '{AMSGRAD}'" if needed else "",
         fix="Build the optimizer that saved it, or load the model alone and start the new optimizer from "
         "zero",
     )

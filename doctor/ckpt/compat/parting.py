@@ -19,6 +19,15 @@ from fsdp_doctor.subjects.checkpoint import Format
 from fsdp_doctor.subjects.load_target import Api, LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 
+SHARDED = frozenset(
+    {
+        "torch.distributed.tensor.DTensor",
+        "torch.distributed._tensor.api.DTensor",
+        "torch.distributed._shard.sharded_tensor.api.ShardedTensor",
+    }
+)
+"""Classes that DCP's own metadata never names: only an object that holds a rank's tensors does."""
+
 
 def rules(question: Question) -> Iterator[Obstacle]:
     """Files per rank, flat parameters, metadata per rank, ranks that hold nothing, and plain resharding."""
@@ -35,6 +44,7 @@ def rules(question: Question) -> Iterator[Obstacle]:
         yield from _no_collectives(question)
     else:
         yield from _resharding(question)
+    yield from _packed(question)
     yield from _empty_ranks(question)
 
 
@@ -89,6 +99,31 @@ def used_ranks(rows: int, ranks: int) -> int:
     return ceil(rows / ceil(rows / ranks)) if rows else 0
 
 
+def _packed(question: Question) -> Iterator[Obstacle]:
+    """Whole dictionaries saved as one object (flatten_state_dict=False): it holds one rank's shards."""
+    index = question.index
+    if not any(g.name in SHARDED for g in index.globals):
+        return
+    packed = [e.key for e in index.entries if e.type.endswith(("dict", "OrderedDict"))]
+    if not packed:
+        return
+    weights = bool(question.weights)
+    yield question.obstacle(
+        Cause.LOCAL_SLICES,
+        Effect.LOST if weights else Effect.FAILS,
+        f"{some(packed)}: saved as one object with its tensors inside, as by a planner with "
+        "flatten_state_dict=False; of each object one rank's shards survived",
+        "a key per tensor",
+        message="" if weights else missing(question.key(question.first)),
+        fix="The shards of the other ranks are lost: resume from another save, and save with the default "
+        "planner",
+        examples=tuple(packed[:8]),
+    )
+
+
+FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
+
+
 def _empty_ranks(question: Question) -> Iterator[Obstacle]:
     """FSDP1 without a mesh drops the key of a tensor on ranks that hold no row of it."""
     ranks = question.ranks
@@ -99,7 +134,12 @@ def _empty_ranks(question: Question) -> Iterator[Obstacle]:
     if question.model is not None:
         shapes = [(t.name, t.shape) for t in question.model.tensors if not t.buffer]
     else:
-        shapes = [(n, t.shape) for n, t in question.saved.items() if n in question.with_state]
+        stateless = not question.with_state  # as SGD without momentum: every weight counts
+        shapes = [
+            (n, t.shape)
+            for n, t in question.saved.items()
+            if n in question.with_state or (stateless and t.dtype in FLOATS)
+        ]
     short = [(n, s) for n, s in shapes if s and used_ranks(s[0], ranks) < ranks]
     if short:
         yield question.obstacle(
@@ -109,7 +149,9 @@ def _empty_ranks(question: Question) -> Iterator[Obstacle]:
             "ranks hold "
             "nothing of it and lose its key",
             "FSDP1 with a device_mesh, or rows for every rank",
-            message=missing("optim.param_groups"),
+            message=missing(f"{question.optimizer_root}.param_groups")
+            if question.with_state
+            else f"Missing key in checkpoint state_dict: {question.optimizer_root}.",
             fix="Give FSDP1 a device_mesh (or use FSDP2), or load with "
             "dcp.load(..., planner=DefaultLoadPlanner(flatten_sharded_tensors=False))",
             tensor=short[0][0],

@@ -48,7 +48,7 @@ def read(draft: Draft, folder: str = "", holds: Kind = Kind.MODEL) -> None:
         return
     for _, rank, meta in found:
         _add(draft, folder, meta, rank)
-    judge_files(draft, folder, [m for _, _, m in found])
+    foreign = judge_files(draft, folder, [m for _, _, m in found])
     judge_tensors(draft, folder)
     first = found[0][2]
     draft.part(folder, draft.format, holds, len(names), first.version)
@@ -68,7 +68,7 @@ def read(draft: Draft, folder: str = "", holds: Kind = Kind.MODEL) -> None:
         complete=True if previous is None else previous.complete,
     )
     if draft.read_values and not draft.dcp.transformed:
-        read_items(draft, folder)
+        read_items(draft, folder, foreign)
 
 
 def _rank(name: str) -> int:

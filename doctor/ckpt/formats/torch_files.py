@@ -51,6 +51,7 @@ def read_ranks(draft: Draft, ranks: RankSet, holds: Kind = Kind.MODEL, part: str
     """A set with one file per rank."""
     files: list[TorchFile] = []
     worlds: dict[int, list[int]] = {}
+    owners: dict[int, str] = {}
     pairs = sorted(ranks.ranks.items())
     if len(pairs) > RANK_FILES:
         draft.cut(f"{len(pairs) - RANK_FILES} files of ranks were not opened")
@@ -63,7 +64,18 @@ def read_ranks(draft: Draft, ranks: RankSet, holds: Kind = Kind.MODEL, part: str
             continue
         contents.append((rank, file))
         files.append(file)
-        world = _group(file)[1]
+        own, world = _group(file)
+        if own is not None and own in owners:
+            draft.problem(
+                ProblemKind.FILE_FOREIGN,
+                Harm.BROKEN,
+                f"{owners[own]} and {path} were both saved by rank {own}: one is a copy, which torch.load "
+                f'refuses elsewhere ("Local rank at save time was {own}")',
+                path,
+                rank=rank,
+            )
+        elif own is not None:
+            owners[own] = path
         if world:
             worlds.setdefault(world, []).append(rank)
     form = format_of(files)

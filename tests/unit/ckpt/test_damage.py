@@ -418,3 +418,15 @@ def test_an_idle_rank_is_no_problem(tmp_path: Path) -> None:
     (made / "__1_0.distcp").write_bytes(b"")
     index = read_here(str(made))
     assert not index.problems and index.world.size == 2
+
+
+def test_a_foreign_file_that_is_short_is_one_problem(tmp_path: Path) -> None:
+    small().write(tmp_path)
+    name = next(p.name for p in sorted(tmp_path.iterdir()) if p.suffix == ".distcp" and p.stat().st_size)
+    size = (tmp_path / name).stat().st_size
+    (tmp_path / name).write_bytes(b"x" * (size - 1))
+    os.utime(tmp_path / name, (9e8, 2e9))
+    assert kinds(tmp_path) == [ProblemKind.FILE_FOREIGN]
+    (tmp_path / name).write_bytes(bytes(size))
+    assert kinds(tmp_path) == [ProblemKind.FILE_FOREIGN]
+    assert "was not written whole" in read_here(str(tmp_path)).problems[0].detail

@@ -89,6 +89,8 @@ def test_ranks_in_names() -> None:
     (found,) = rank_sets(["epoch1.pt", "epoch2.pt"])
     assert not found.named
     assert rank_sets(["model.pt"]) == []
+    (found,) = rank_sets(["model-0-of-3.pt", "model-1-of-3.pt", "model-2-of-3.pt"])
+    assert sorted(found.ranks) == [0, 1, 2] and found.world == 3
     assert len(rank_sets(["model_rank0.pt", "optim_rank0.pt"])) == 2
 
 
