@@ -195,3 +195,15 @@ def test_an_interpreter_without_torch(models: Path, tmp_path: Path) -> None:
     code, report, _ = dryrun(models, "net", "batch", "--python", str(shim))
     assert code == 3
     assert "has no torch" in finding(report)["found"]
+
+
+def test_the_plan_alone(models: Path) -> None:
+    code, report, _ = dryrun(models, "net", None, "--plan-only", "--wrap", "LlamaBlock")
+    assert code == 1
+    failed = [r for r in report["results"] if r["status"] == "fail"]
+    assert [r["code"] for r in failed] == ["WRP002"]
+    assert "Block (2 x" in failed[0]["found"] and "--wrap Block" in failed[0]["fix"]["text"]
+    assert "peak" not in report["data"]
+    assert report["data"]["plan"]["suggested"] == ["Block"]
+    unit = report["data"]["units"][0]
+    assert unit["params"] == report["data"]["params"] <= unit["padded_params"]
