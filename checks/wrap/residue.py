@@ -110,8 +110,8 @@ def ignored(facts: Facts, options: Options) -> Iterator[Finding]:
     What: Adds up the parameters that ignored_modules or ignored_params keep out of FSDP.
     Why: They are whole on every rank, with gradients and optimizer states, and FSDP does not reduce their
         gradients: trained on different data, the ranks' copies drift apart.
-    Fix: Shard them, freeze them, or reduce their gradients by hand before the optimizer's step. With FSDP2 give
-        them a parameter group of their own: foreach kernels refuse a mixture of Tensor and DTensor.
+    Fix: Shard them, freeze them, or reduce their gradients by hand before the optimizer's step. With FSDP2
+        give them a parameter group of their own: foreach kernels refuse a mixture of Tensor and DTensor.
     Sources: Torch.distributed.fsdp (ignored_modules, ignored_states, ignored_params).
     """
     plan = facts[UnitPlan]
