@@ -57,6 +57,9 @@ def busy_words(result: ProbeResult) -> str:
     return ""
 
 
-def unqueued(wall: Iterable[float], waited: Iterable[float]) -> list[float]:
-    """Times of fixed work without what other processes' turns on the core took of them."""
-    return [max(w - d, 1e-9) for w, d in zip(wall, waited, strict=False) if 1e-9 <= w <= 1e7]
+def unqueued(wall: Iterable[float], waited: Iterable[float], cpu: Iterable[float]) -> list[float]:
+    """Times of fixed work without what other processes' turns on the core took of them.
+
+    Never less than the CPU time: the wait is counted around the work and may exceed it.
+    """
+    return finite(max(w - d, c) for w, d, c in zip(wall, waited, cpu, strict=False))

@@ -85,7 +85,11 @@ def _work(result: ProbeResult, run: int, *, unqueued_only: bool = False) -> dict
             v
             for w in r.work
             if w.run == run
-            for v in (unqueued(w.wall_seconds, w.waited_seconds) if unqueued_only else finite(w.wall_seconds))
+            for v in (
+                unqueued(w.wall_seconds, w.waited_seconds, w.cpu_seconds)
+                if unqueued_only
+                else finite(w.wall_seconds)
+            )
         ]
         for r in result.ranks
     }

@@ -143,11 +143,14 @@ def _link_again(
     rate = second.rates.get(link)
     if rate is None:
         return None
-    fresh = [
-        v
-        for k, v in second.rates.items()
+    controls = [
+        k
+        for k in second.rates
         if second.kinds[k] == second.kinds[link] and k in peers and set(k) != set(link)
     ]
+    if limits.unqueued and not second.apart([link], controls):
+        return False
+    fresh = [second.rates[k] for k in controls]
     return (statistics.median(fresh) if fresh else reference) / rate >= limits.warn
 
 

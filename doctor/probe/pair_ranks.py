@@ -125,11 +125,16 @@ def _rank_again(
     """
     own: dict[Kind, list[float]] = defaultdict(list)
     fresh: dict[Kind, list[float]] = defaultdict(list)
+    mine, controls = [], []
     for k, rate in second.rates.items():
         if second.scope(k) == scope and k[end] == rank:
             own[second.kinds[k]].append(rate)
+            mine.append(k)
         elif not set(k) & set(suspected):
             fresh[second.kinds[k]].append(rate)
+            controls.append(k)
+    if limits.unqueued and mine and not second.apart(mine, controls):
+        return False
     ratios = [
         (statistics.median(fresh[k]) if fresh[k] else verdict.reference) / max(v) for k, v in own.items()
     ]

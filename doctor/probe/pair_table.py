@@ -7,7 +7,7 @@ NVLink, between nodes on one rail, across rails).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fsdp_doctor.probe.peers import BETWEEN, INSIDE, hosts, local_rank, nvlinked
@@ -29,6 +29,18 @@ class Table:
     rates: dict[Link, float] = field(default_factory=dict)
     kinds: dict[Link, Kind] = field(default_factory=dict)
     rounds: dict[Link, int] = field(default_factory=dict)
+    middles: dict[Link, float] = field(default_factory=dict)
+    """GB/s of the middle transfer, where `rates` has the fastest."""
+
+    def apart(self, links: Collection[Link], controls: Collection[Link]) -> bool:
+        """Whether the fastest transfer over any of these links is slower than the middle one of the controls.
+
+        Waiting for a core adds as much to a transfer as it takes, at random, so on a busy machine no ratio is
+        large enough. But of a sound link that takes turns with the controls half of the transfers are faster
+        than their middle: that none is, in all turns, is not chance.
+        """
+        others = [self.middles[k] for k in controls]
+        return bool(others) and max(self.rates[k] for k in links) < statistics.median(others)
 
     def scope(self, link: Link) -> str:
         """Inside the node or between nodes."""
@@ -52,6 +64,7 @@ def pair_table(result: ProbeResult, run: int) -> Table:
     middle = statistics.median if result.device == "cuda" else min
     for link, p in best.items():
         table.rates[link] = p.bytes / middle(finite(p.seconds)) / 1e9
+        table.middles[link] = p.bytes / statistics.median(finite(p.seconds)) / 1e9
         table.kinds[link] = _kind(ranks[link[0]], ranks[link[1]], by_host, linked)
         table.rounds[link] = p.round
     return table

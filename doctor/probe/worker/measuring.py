@@ -19,7 +19,7 @@ RECHECK_SECONDS = 8.0
 """For whoever started the ranks to say what to measure again."""
 PAIR_SECONDS = 4.0
 """After which rounds of pairs are not run once more."""
-ALONE = 2
+ALONE, ALONE_SECONDS = 2, 8.0
 """How many times as often suspected pairs are tried, and sound ones in turns with them: what disturbs shared
 cores only adds time, so that a sound pair is cleared by one transfer that nothing disturbed."""
 POLL = 0.01
@@ -183,7 +183,7 @@ class Measuring(Connected):
         began = time.monotonic()
         for turn in range(ALONE * transfers.passes):
             for pair in suspected:
-                if not self._time_left(turn == 0 or time.monotonic() < began + PAIR_SECONDS):
+                if not self._time_left(turn == 0 or time.monotonic() < began + ALONE_SECONDS):
                     break
                 self.journal.stage("pairs", f"once more rank {pair[0]} and rank {pair[1]}")
                 self.sweep.barrier(self.world_group)

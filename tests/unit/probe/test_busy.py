@@ -109,6 +109,11 @@ def test_a_link_far_slower_is_accused_on_a_busy_machine_too() -> None:
     assert (named.kind, named.source, named.target, named.fails) == (LINK, 1, 2, True)
 
 
+def test_a_wait_counted_around_the_work_accuses_nobody() -> None:
+    made = probe(18.0, work={0: (0.3, 0.31), 2: (0.3, 0.31), 3: (0.3, 0.31)})
+    assert conclude(made).culprits == ()
+
+
 def test_on_a_busy_machine_time_in_the_queue_accuses_nobody() -> None:
     unlucky = probe(18.0, work={1: (0.3, 0.27)})
     assert conclude(unlucky).culprits == ()
