@@ -273,7 +273,8 @@ def _files(draft: Draft) -> None:
         draft.problem(
             ProblemKind.NAME_UNDECODABLE,
             Harm.DOUBT,
-            f"{len(strange)} names are no UTF-8, such as {text(strange[0])}",
+            f"{len(strange)} {'name is' if len(strange) == 1 else 'names are'} no UTF-8, such as "
+            f"{text(strange[0])}",
             text(strange[0]),
         )
     known = {f.path for f in draft.files}
@@ -316,7 +317,8 @@ def _changed(draft: Draft) -> None:
         draft.problem(
             ProblemKind.CHANGED,
             Harm.DOUBT,
-            f"{len(changed)} files changed while they were read ({', '.join(changed[:4])}): a save may "
+            f"{len(changed)} file{'' if len(changed) == 1 else 's'} changed while being read "
+            f"({', '.join(changed[:4])}): a save may "
             "be running",
             changed[0],
         )
@@ -354,7 +356,12 @@ def _unsafe(draft: Draft) -> None:
             p
             for p in draft.problems
             if p.kind
-            not in (ProblemKind.METADATA_DAMAGED, ProblemKind.METADATA_STRANGE, ProblemKind.PICKLE_DAMAGED)
+            not in (
+                ProblemKind.METADATA_DAMAGED,
+                ProblemKind.METADATA_STRANGE,
+                ProblemKind.PICKLE_DAMAGED,
+                ProblemKind.NOT_A_CHECKPOINT,
+            )
             or p.path not in files
         ]
         shown = text(files[0]) if files and files[0] else os.path.basename(text(draft.store.root))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fsdp_doctor.ckpt.coverage import coverage, regions_overlap
 from fsdp_doctor.ckpt.dcp_metadata import Metadata
-from fsdp_doctor.ckpt.draft import Draft, FileDraft, TensorDraft
+from fsdp_doctor.ckpt.draft import Draft, FileDraft, TensorDraft, counted
 from fsdp_doctor.ckpt.limits import SPREAD_SECONDS
 from fsdp_doctor.subjects.checkpoint import FileRole
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
@@ -83,7 +83,7 @@ def _present(draft: Draft, file: FileDraft) -> None:
     node, needed = file.node, file.needed or 0
     if node is None:
         keys = _keys_in(draft, file)
-        lost = f"; {len(keys)} tensors have parts in it" if keys else ""
+        lost = f"; {counted(keys)} {'has a part' if len(keys) == 1 else 'have parts'} in it" if keys else ""
         draft.problem(
             ProblemKind.FILE_MISSING,
             Harm.BROKEN,
@@ -98,8 +98,8 @@ def _present(draft: Draft, file: FileDraft) -> None:
         draft.problem(
             ProblemKind.FILE_SHORT,
             Harm.BROKEN,
-            f"{file.path} has {node.size} bytes, metadata needs {needed}; {len(keys)} tensors have parts "
-            "beyond its end",
+            f"{file.path} has {node.size} bytes, metadata needs {needed}; {counted(keys)} "
+            f"{'has a part' if len(keys) == 1 else 'have parts'} beyond its end",
             file.path,
             keys,
             bytes=needed - node.size,
@@ -236,17 +236,18 @@ def judge_tensors(draft: Draft, folder: str) -> None:
         draft.problem(
             ProblemKind.COVERAGE_GAP,
             Harm.BROKEN,
-            f"the chunks of {len(gaps)} tensors do not cover them, and loading leaves the gap as it was: "
-            f"{first_gap}",
+            f"the chunks of {counted(gaps)} do not cover {'it' if len(gaps) == 1 else 'them'}, and loading "
+            f"leaves the gap as it was: {first_gap}",
             folder,
             [t.key for t in gaps],
             bytes=lost,
         )
     words = {
-        "outside": (ProblemKind.CHUNK_OUTSIDE, "have chunks beyond their shape"),
-        "overlap": (ProblemKind.COVERAGE_OVERLAP, "have chunks that overlap: which one is loaded is chance"),
-        "unplaced": (ProblemKind.CHUNK_UNPLACED, "have chunks for which the metadata names no file"),
+        "outside": (ProblemKind.CHUNK_OUTSIDE, "chunks beyond the shape"),
+        "overlap": (ProblemKind.COVERAGE_OVERLAP, "chunks that overlap: which one is loaded is chance"),
+        "unplaced": (ProblemKind.CHUNK_UNPLACED, "chunks for which the metadata names no file"),
     }
     for what, (kind, text) in words.items():
         if found[what]:
-            draft.problem(kind, Harm.BROKEN, f"{len(found[what])} tensors {text}", folder, found[what])
+            verb = "has" if len(found[what]) == 1 else "have"
+            draft.problem(kind, Harm.BROKEN, f"{counted(found[what])} {verb} {text}", folder, found[what])

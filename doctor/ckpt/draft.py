@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from math import prod
 
@@ -28,6 +28,11 @@ from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem, ProblemKind
 from fsdp_doctor.tables.torch_dtypes import item_bytes
 
 Path = tuple[str, ...]
+
+
+def counted(tensors: Sized) -> str:
+    """How many tensors, in words."""
+    return "1 tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
 
 
 class Unreadable(Exception):

@@ -20,7 +20,7 @@ from fsdp_doctor.ckpt.formats.frameworks import (
 from fsdp_doctor.ckpt.formats.torch_files import add_values, read_full, read_ranks
 from fsdp_doctor.ckpt.rank_names import RankSet, rank_sets
 from fsdp_doctor.ckpt.store import Node
-from fsdp_doctor.ckpt.torch_file import strange
+from fsdp_doctor.ckpt.torch_file import plain_pickle, strange
 from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Layout, World, WorldSource
 from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem, ProblemKind
 
@@ -76,6 +76,8 @@ def _file(draft: Draft) -> None:
         raise Unreadable(Problem(ProblemKind.UNSUPPORTED, Harm.BROKEN, words))
     else:
         kind, words = strange(head[:64], size)
+        if kind is ProblemKind.NOT_A_CHECKPOINT:
+            plain_pickle(draft, "", size)
         raise Unreadable(Problem(kind, Harm.BROKEN, f"{name}: {words}", bytes=size))
 
 

@@ -10,6 +10,7 @@ from typing import BinaryIO
 from fsdp_doctor.ckpt import torch_zip
 from fsdp_doctor.ckpt.draft import Draft
 from fsdp_doctor.ckpt.pickled_tensor import Pickled
+from fsdp_doctor.ckpt.safe_pickle import PickleError, load
 from fsdp_doctor.ckpt.torch_content import Content, content_of, key_of
 from fsdp_doctor.subjects.checkpoint import FileRole
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
@@ -82,6 +83,8 @@ def read(draft: Draft, path: str, role: FileRole = FileRole.DATA, part: str = ""
             head = file.read(64)
             if not head.startswith(torch_zip.MAGIC):
                 kind, words = strange(head, node.size)
+                if kind is ProblemKind.NOT_A_CHECKPOINT:
+                    plain_pickle(draft, path, node.size)
                 draft.problem(kind, Harm.BROKEN, f"{shown}: {words}", path, rank=entry.rank)
                 return None
             archive, loaded = torch_zip.read(file, node.size)
@@ -104,6 +107,17 @@ def read(draft: Draft, path: str, role: FileRole = FileRole.DATA, part: str = ""
         draft.cut(f"{shown}: values that nest too deep or are too many")
     _compare(draft, path, shown, archive, content)
     return TorchFile(path, index, archive, content, {})
+
+
+def plain_pickle(draft: Draft, path: str, size: int) -> None:
+    """Note what a file names if it is a bare pickle: torch.load(weights_only=False) runs it, too."""
+    try:
+        with draft.store.open(path) as file:
+            draft.names(load(file, size).names, path)
+    except PickleError as error:
+        draft.names(error.names, path)
+    except OSError:
+        return  # noted when files are looked at as such
 
 
 def strange(head: bytes, size: int) -> tuple[ProblemKind, str]:

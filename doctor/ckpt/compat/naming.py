@@ -145,7 +145,8 @@ def _cast(question: Question, cast: list[tuple[str, Tensor, TargetTensor]]) -> O
     return question.obstacle(
         Cause.DTYPE,
         Effect.LOST,
-        f"{len(cast)} tensors are cast without a warning: {', '.join(kinds)}{moments}",
+        f"{len(cast)} {'tensor is' if len(cast) == 1 else 'tensors are'} cast without a warning: "
+        f"{', '.join(kinds)}{moments}",
         "the dtype that was saved",
         fix="Build the model in the dtype that was saved; for mixed precision keep float32 parameters and "
         "give a "

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from fsdp_doctor.ckpt.coverage import coverage
-from fsdp_doctor.ckpt.draft import Draft, TensorDraft
+from fsdp_doctor.ckpt.draft import Draft, TensorDraft, counted
 from fsdp_doctor.ckpt.json_file import read_json
 from fsdp_doctor.ckpt.safetensors_header import Entry, Header, HeaderError
 from fsdp_doctor.ckpt.safetensors_header import read as read_header
@@ -91,7 +91,7 @@ def _header(draft: Draft, node: Node, part: str) -> Header | None:
         draft.problem(
             ProblemKind.HEADER_DAMAGED,
             Harm.BROKEN,
-            f"{shown}: the header's byte ranges do not fit the shapes of {len(header.wrong)} tensors, "
+            f"{shown}: the header's byte ranges do not fit the shapes of {counted(header.wrong)}, "
             "overlap or leave gaps",
             node.path,
             header.wrong,
@@ -171,8 +171,8 @@ def _judge(draft: Draft, part: str) -> None:
         draft.problem(
             ProblemKind.COVERAGE_GAP,
             Harm.BROKEN,
-            f"the shards of {len(gaps)} tensors do not cover them, and loading leaves the gap as it was: "
-            f"{first}",
+            f"the shards of {counted(gaps)} do not cover {'it' if len(gaps) == 1 else 'them'}, and loading "
+            f"leaves the gap as it was: {first}",
             part,
             gaps,
             bytes=lost,
@@ -181,7 +181,7 @@ def _judge(draft: Draft, part: str) -> None:
         draft.problem(
             ProblemKind.COVERAGE_OVERLAP,
             Harm.BROKEN,
-            f"{len(overlaps)} tensors are held twice",
+            f"{counted(overlaps)} {'is' if len(overlaps) == 1 else 'are'} held twice",
             part,
             overlaps,
         )
@@ -204,7 +204,7 @@ def read_whole(draft: Draft, nodes: Iterable[Node], folder: str = "", index: str
             draft.problem(
                 ProblemKind.FILE_MISSING,
                 Harm.BROKEN,
-                f"{path} is missing" + (f": the index places {len(keys)} tensors in it" if keys else ""),
+                f"{path} is missing" + (f": the index places {counted(keys)} in it" if keys else ""),
                 path,
                 keys,
             )
@@ -220,7 +220,7 @@ def read_whole(draft: Draft, nodes: Iterable[Node], folder: str = "", index: str
         draft.problem(
             ProblemKind.COVERAGE_GAP,
             Harm.BROKEN,
-            f"the index names {len(absent)} tensors that the files do not hold",
+            f"the index names {counted(absent)} that the files do not hold",
             index or "",
             absent,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fsdp_doctor.ckpt.draft import Draft, EntryDraft, TensorDraft
+from fsdp_doctor.ckpt.draft import Draft, EntryDraft, TensorDraft, counted
 from fsdp_doctor.ckpt.limits import RANK_FILES
 from fsdp_doctor.ckpt.parting import local_place
 from fsdp_doctor.ckpt.pickled_tensor import Pickled, Piece
@@ -249,7 +249,7 @@ def _agree(
             draft.problem(
                 ProblemKind.RANKS_MIXED,
                 Harm.DOUBT,
-                f"{file.path} holds {len(extra)} tensors that not all ranks' files hold",
+                f"{file.path} holds {counted(extra)} that not all ranks' files hold",
                 file.path,
                 sorted(key_of(p) for p in extra),
                 rank=rank,

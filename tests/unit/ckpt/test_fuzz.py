@@ -123,7 +123,10 @@ def test_both_ways_to_read_metadata_agree(tmp_path: Path) -> None:
 
 
 def test_every_real_metadata_is_read_alike() -> None:
+    damaged = saved.folder() / "damaged"  # copies that other tests of this process have spoilt
     for path in saved.folder().rglob("*.metadata"):
+        if damaged in path.parents:
+            continue
         with path.open("rb") as file:
             size = path.stat().st_size
             try:

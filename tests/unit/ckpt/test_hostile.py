@@ -223,3 +223,35 @@ def test_pickles_that_hold_nothing(tmp_path: Path) -> None:
         (folder / ".metadata").write_bytes(raw)
         index = read(str(folder), SECONDS)
         assert [p.kind for p in index.problems] == [ProblemKind.METADATA_DAMAGED], raw
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_bare_pickle_says_what_it_names(tmp_path: Path, protocol: int) -> None:
+    """No torch.save file at all: torch.load(weights_only=False) unpickles it before it complains."""
+    canary = tmp_path / "canary"
+    file = tmp_path / "model.pth"
+    file.write_bytes(pickle.dumps({"w": [1.0], "x": Touch(str(canary))}, protocol))
+    (found,) = read_here(str(file)).problems
+    assert (found.kind, found.harm) == (ProblemKind.PICKLE_HOSTILE, Harm.UNSAFE)
+    assert "system" in found.detail
+    (tmp_path / "folder").mkdir()
+    file.rename(tmp_path / "folder" / "model.pth")
+    (found,) = read_here(str(tmp_path / "folder")).problems
+    assert found.kind is ProblemKind.PICKLE_HOSTILE and found.path == "model.pth"
+    assert not canary.exists()
+
+
+def test_a_bare_pickle_of_plain_values_is_only_no_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "model.pth"
+    file.write_bytes(pickle.dumps({"w": [1.0]}, 4))
+    assert [p.kind for p in read_here(str(file)).problems] == [ProblemKind.NOT_A_CHECKPOINT]
+
+
+class Touch:
+    """Would run `touch` if it were unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.path}",)
