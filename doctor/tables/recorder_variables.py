@@ -1,4 +1,4 @@
-"""Variables by which torch and NCCL write down what a hang leaves no trace of, by the release that reads them.
+"""Variables by which torch and NCCL write down what a hang leaves no trace of, by the release reading them.
 
 Sources: strings and defaults in the wheels of torch 2.1.2, 2.2.2, 2.4.1, 2.6.0, 2.8.0 and 2.13.0; PyTorch's
 "Flight Recorder for debugging stuck jobs"; NCCL's "Environment variables".
