@@ -14,7 +14,7 @@ import pytest
 from fsdp_doctor.ckpt.compat import assess
 from fsdp_doctor.ckpt.reading import read_here
 from fsdp_doctor.subjects.load_target import Api, LoadApi, LoadTarget
-from fsdp_doctor.subjects.loading import Answer, Cause, Loading
+from fsdp_doctor.subjects.loading import Answer, Cause, Effect, Loading
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(180)
@@ -91,7 +91,17 @@ def test_dictionaries_as_single_objects(few: tuple, target: dict[str, object]) -
     assert loading.answer is Answer.NO
     (found,) = (o for o in loading.obstacles if o.cause is Cause.LOCAL_SLICES)
     assert set(found.examples) == {"model", "optim"}
-    assert "Missing key in checkpoint state_dict: " in told["message"]
+    assert quoted(loading, Cause.LOCAL_SLICES, told["message"])
+
+
+def test_dictionaries_as_single_objects_in_a_partial_load(few: tuple) -> None:
+    """Nothing is loaded, and nothing is said: no error can be quoted."""
+    out, torch_said = few
+    told = torch_said["packed, partial"]
+    assert told["outcome"] == "lost" and "right" not in told["parameters"]
+    loading = judged(out / "packed", partial=True)
+    (found,) = (o for o in loading.obstacles if o.cause is Cause.LOCAL_SLICES)
+    assert loading.answer is Answer.NO and found.effect is Effect.WRONG and not found.message
 
 
 def test_the_file_of_one_rank_over_that_of_another(few: tuple) -> None:

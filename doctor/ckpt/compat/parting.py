@@ -108,13 +108,14 @@ def _packed(question: Question) -> Iterator[Obstacle]:
     if not packed:
         return
     weights = bool(question.weights)
+    effect = Effect.LOST if weights else Effect.WRONG if question.target.partial else Effect.FAILS
     yield question.obstacle(
         Cause.LOCAL_SLICES,
-        Effect.LOST if weights else Effect.FAILS,
+        effect,
         f"{some(packed)}: saved as one object with its tensors inside, as by a planner with "
         "flatten_state_dict=False; of each object one rank's shards survived",
         "a key per tensor",
-        message="" if weights else missing(question.key(question.first)),
+        message=f"Missing key in checkpoint state_dict: {packed[0]}." if effect is Effect.FAILS else "",
         fix="The shards of the other ranks are lost: resume from another save, and save with the default "
         "planner",
         examples=tuple(packed[:8]),
