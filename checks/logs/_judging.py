@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fsdp_doctor.findings import Confidence, Evidence, Finding, Fix, Row, Status, Subject
 from fsdp_doctor.subjects.incident import CONTEXT, VICTIM, Conclusion, Diagnosis, Hit, Incident
+from fsdp_doctor.tables.log_conclusions import MEMORY_SNAPSHOT
 
 SHOWN = 6
 
@@ -18,6 +19,35 @@ def judge(code: str, row: Row | None, incident: Incident, diagnosis: Diagnosis) 
     hits = [h for h in incident.hits if h.code == code]
     if hits and not concluded:
         yield _aside(code, hits, diagnosis)
+
+
+def snapshots(incident: Incident, diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What snapshots of CUDA memory show, as information, where they are no cause of their own."""
+    told = {p.file for c in diagnosis.conclusions if c.code == MEMORY_SNAPSHOT for p in c.evidence}
+    for snapshot in incident.snapshots:
+        if snapshot.path in told:
+            continue
+        for d in snapshot.devices:
+            held = d.holders[0] if d.holders else None
+            where = f", most of it by {held.file}:{held.line}" if held is not None and held.file else ""
+            yield Finding(
+                status=Status.INFO,
+                found=f"device {d.device}: {_gib(d.allocated)} allocated{where}, "
+                f"{_gib(d.inactive)} reserved and unused",
+                subject=Subject(rank=snapshot.rank, file=snapshot.path),
+                evidence=tuple(
+                    Evidence(
+                        snapshot.path,
+                        f"{_gib(h.bytes)} in {h.count} blocks: {h.file}:{h.line} ({h.function})",
+                    )
+                    for h in d.holders[:SHOWN]
+                    if h.file
+                ),
+            )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
 
 
 def _failure(c: Conclusion) -> Finding:

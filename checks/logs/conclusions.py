@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.logs._judging import judge
+from fsdp_doctor.checks.logs._judging import judge, snapshots
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import CheckSpec, Documentation, Judge
 from fsdp_doctor.findings import Finding
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.incident import Diagnosis, Incident
-from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, ConclusionKind
+from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, MEMORY_SNAPSHOT, ConclusionKind
 
 
 def _judge_of(kind: ConclusionKind) -> Judge:
     def judged(facts: Facts, options: Options) -> Iterator[Finding]:
         yield from judge(kind.code, kind.row, facts[Incident], facts[Diagnosis])
+        if kind.code == MEMORY_SNAPSHOT:
+            yield from snapshots(facts[Incident], facts[Diagnosis])
 
     return judged
 

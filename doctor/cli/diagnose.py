@@ -63,8 +63,9 @@ def command(
     PATHS are logs, folders, archives (tar, zip, gz, zst), or - for standard input.
 
     All usual forms are read: output of torchrun (plain, --tee, --log-dir), srun, mpirun and Kubernetes, JSON
-    logs, NCCL's debug output, elastic error files, Flight Recorder dumps, stacks of py-spy and faulthandler,
-    kernel logs and Slurm accounting. Give what there is of all ranks and nodes together: silence is evidence.
+    logs, NCCL's debug output, elastic error files, Flight Recorder dumps, snapshots of CUDA memory, stacks of
+    py-spy and faulthandler, kernel logs and Slurm accounting. Give what there is of all ranks and nodes together:
+    silence is evidence.
     """
     began = click.get_current_context().obj
     assert isinstance(began, float)
@@ -100,7 +101,7 @@ def diagnosed(paths: Sequence[str], settings: Settings, began: float) -> Report:
     with _shown() as show:
         found = read(paths, until=until, progress=show)
         verdict = _recorder(found.dumps, until, show)
-    evidence = _evidence(found, verdict)
+    evidence = _evidence(found, verdict, until)
     diagnosis = conclude(evidence)
     if verdict is not None:
         diagnosis = _with_recorded_ranks(diagnosis, verdict)
@@ -146,15 +147,15 @@ def _recorder(dumps: Sequence[str], until: float | None, show: Callable[[str], N
     return flight.judge(flight.read(tuple(dumps), deadline=left))
 
 
-def _evidence(found: Read, verdict: FlightVerdict | None) -> Incident:
+def _evidence(found: Read, verdict: FlightVerdict | None, until: float | None) -> Incident:
     """The incident: logs, and dumps with the ranks that they name."""
     from fsdp_doctor.diagnosis.session import incident
 
     if verdict is None:
-        return incident(found)
+        return incident(found, until=until)
     from fsdp_doctor.diagnosis import flight
 
-    logs = incident(found, flight.recorder_conclusions(verdict))
+    logs = incident(found, flight.recorder_conclusions(verdict), until)
     job = logs.job
     if job.world_size is None and verdict.world:
         job = replace(job, world_size=len(verdict.world), basis="the members of the recorded process groups")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from fsdp_doctor.diagnosis.summary import clock
 from fsdp_doctor.subjects.incident import Conclusion, Diagnosis, Incident, OomReport, Proof
@@ -41,6 +42,7 @@ def data(incident: Incident, diagnosis: Diagnosis) -> dict[str, object]:
         "world_size": incident.job.world_size,
         "world_size_stated": incident.job.stated,
         "ooms": [_oom(o) for o in incident.ooms[:16]],
+        "memory_snapshots": [asdict(s) for s in incident.snapshots[:16]],
         "timeline": list(diagnosis.timeline),
         "summary": diagnosis.summary,
         "inputs": [

@@ -19,6 +19,7 @@ _SECONDS = re.compile(
     r"|\btps[:=]\s{0,3}(?P<tps>[\d,]+(?:\.\d+)?)|tok(?:en)?s?/s(?:ec)?[:=]?\s{0,3}(?P<tok>[\d,]+(?:\.\d+)?)",
     re.I,
 )
+_COUNTED = re.compile(r"\[\s{0,6}(?P<n>\d{1,9})/\d{1,9}(?=[\] ])")
 KEEP = 160
 """Points per rank; older ones are thinned."""
 
@@ -30,6 +31,12 @@ def progress(text: str) -> tuple[int, float | None] | None:
         return None
     found = _SECONDS.search(text)
     return int(step["n"]), _seconds(found) if found else None
+
+
+def counted(text: str) -> int | None:
+    """The number of a batch where a line gives it as a part of the epoch's: `[ 10/5005]`."""
+    found = _COUNTED.search(text)
+    return int(found["n"]) if found else None
 
 
 def _seconds(found: re.Match[str]) -> float | None:

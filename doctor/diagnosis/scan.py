@@ -16,9 +16,10 @@ from dataclasses import replace
 from fsdp_doctor.diagnosis import blocks, markers
 from fsdp_doctor.diagnosis.blocks import Line
 from fsdp_doctor.diagnosis.clocks import parse
+from fsdp_doctor.diagnosis.data_share import data_share
 from fsdp_doctor.diagnosis.matcher import Matcher
 from fsdp_doctor.diagnosis.prefixes import Prefix, Style, rank_in_text, strip, style_of
-from fsdp_doctor.diagnosis.progress import progress, thin
+from fsdp_doctor.diagnosis.progress import counted, progress, thin
 from fsdp_doctor.diagnosis.records import Found, Key, Marked, Seen, SourceScan
 from fsdp_doctor.subjects.incident import Exit, Frame, Hit, Origin, StepPoint, ThreadStack
 from fsdp_doctor.tables.log_signatures import Signature
@@ -486,9 +487,17 @@ class Scanner:
         noted.append(line)
         if len(noted) >= NOTED:
             self._settle()
-        if line.at not in self._skip and (point := progress(text)) is not None:
+        if line.at not in self._skip:
+            self._note_step(key, line, text)
+
+    def _note_step(self, key: Key, line: Line, text: str) -> None:
+        share = data_share(text)
+        point = progress(text)
+        if point is None and share is not None and (number := counted(text)) is not None:
+            point = number, None
+        if point is not None:
             points = self.scan.steps.setdefault(key, [])
-            points.append(StepPoint(None, point[0], point[1], self._origin(line)))
+            points.append(StepPoint(None, point[0], point[1], self._origin(line), share))
             thin(points)
 
     def _settle(self) -> None:

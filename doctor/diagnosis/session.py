@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
+from fsdp_doctor.diagnosis import memory_snapshots
 from fsdp_doctor.diagnosis.assemble import assemble
 from fsdp_doctor.diagnosis.flight.names import looks_like_dump
 from fsdp_doctor.diagnosis.matcher import matcher
+from fsdp_doctor.diagnosis.memory_snapshots import looks_like_snapshot
 from fsdp_doctor.diagnosis.readers.inputs import STDIN, Given, expand, hints
 from fsdp_doctor.diagnosis.readers.streams import (
     CHUNK,
@@ -45,6 +47,8 @@ class Read:
     unread: list[Input] = field(default_factory=list)
     dumps: list[str] = field(default_factory=list)
     """Files that look like dumps of the Flight Recorder."""
+    snapshots: list[str] = field(default_factory=list)
+    """Files that look like snapshots of CUDA memory."""
     truncated: bool = False
 
 
@@ -82,9 +86,15 @@ def read(
     return result
 
 
-def incident(found: Read, recorder: Iterable[RecorderConclusion] = ()) -> Incident:
-    """The incident of what was read, with what the recorder's dumps say."""
-    return assemble(found.scans, found.unread, recorder, found.truncated)
+def incident(
+    found: Read, recorder: Iterable[RecorderConclusion] = (), until: float | None = None
+) -> Incident:
+    """The incident of what was read, with what the recorder's dumps and snapshots of memory say."""
+    logs = assemble(found.scans, found.unread, recorder, found.truncated)
+    if not found.snapshots:
+        return logs
+    snapshots, inputs = memory_snapshots.read(found.snapshots, until)
+    return replace(logs, snapshots=snapshots, inputs=(*logs.inputs, *inputs))
 
 
 def _processors() -> int:
@@ -101,7 +111,9 @@ def _is_plain(given: Given) -> bool:
         return False
     from fsdp_doctor.diagnosis.readers.streams import _packed
 
-    return not _packed(head) and encoding_of(head) == "utf-8" and not looks_like_dump(given.path, head)
+    if looks_like_snapshot(head) or looks_like_dump(given.path, head):
+        return False
+    return not _packed(head) and encoding_of(head) == "utf-8"
 
 
 def _year(path: str) -> int:
@@ -118,6 +130,9 @@ def _small(given: Given, result: Read, until: float | None, plain: bool) -> None
     year = _year(given.path)
     try:
         for stream in streams(given.path, until):
+            if looks_like_snapshot(stream.head):
+                _snapshot(given, stream, result)
+                continue
             if looks_like_dump(stream.name, stream.head) and stream.path not in (None, STDIN):
                 result.dumps.append(given.path)
                 continue
@@ -130,6 +145,15 @@ def _small(given: Given, result: Read, until: float | None, plain: bool) -> None
     except Unreadable as error:
         result.unread.append(Input(given.path, "unread", problem=str(error)))
         result.truncated = result.truncated or str(error) == LATE
+
+
+def _snapshot(given: Given, stream: Stream, result: Read) -> None:
+    # The child reads a file, packed by gzip or not.
+    if given.path == STDIN or stream.name not in (given.path, given.path.removesuffix(".gz")):
+        problem = "is a snapshot of CUDA memory in an archive or a pipe: give it as a file"
+        result.unread.append(Input(stream.name, "unread", problem=problem))
+    elif given.path not in result.snapshots:
+        result.snapshots.append(given.path)
 
 
 def _scan(stream: Stream, year: int, until: float | None, plain: bool, result: Read) -> SourceScan:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fsdp_doctor.subjects.memory_snapshot import MemorySnapshot
+
 ROOT = "root"
 LIKELY = "likely"
 CONFIRMS = "confirms"
@@ -107,6 +109,8 @@ class StepPoint:
     step: int
     seconds: float | None
     origin: Origin
+    data: float | None = None
+    """Of the step's time, the share that it waited for data, where the line tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,7 @@ class Input:
 
     name: str
     kind: str
-    """log, error file, kernel log, stacks, accounting, flight recorder, archive, unread."""
+    """log, error file, kernel log, stacks, accounting, flight recorder, memory snapshot, archive, unread."""
     bytes: int = 0
     lines: int = 0
     problem: str = ""
@@ -229,6 +233,8 @@ class Incident:
     stacks: tuple[ThreadStack, ...] = ()
     recorder: tuple[RecorderConclusion, ...] = ()
     ooms: tuple[OomReport, ...] = ()
+    snapshots: tuple[MemorySnapshot, ...] = ()
+    """Of CUDA memory."""
     done: tuple[int, ...] = ()
     """Ranks that said they had finished."""
     clock_offsets: Mapping[str, float] = field(default_factory=dict)

@@ -45,6 +45,8 @@ BEHIND = "LOG018"
 ERROR_HIDDEN = "LOG019"
 NOT_PUBLISHED = "LOG020"
 PEER_NAMED = "LOG021"
+MEMORY_SNAPSHOT = "LOG022"
+DATA_LOADING = "LOG023"
 CANNOT_TELL = "LOG099"
 
 _TORCH = "torch ProcessGroupNCCL and gloo; published post-mortems"
@@ -252,6 +254,24 @@ CONCLUSIONS: Mapping[str, ConclusionKind] = {
             "The peer's process or its network is gone.",
             "Look at the node that the address belongs to",
             "NCCL, gloo",
+        ),
+        ConclusionKind(
+            MEMORY_SNAPSHOT,
+            "A snapshot of CUDA memory shows who holds it, and an out-of-memory event if there was one",
+            Row.OOM,
+            "Sums a snapshot's segments and blocks per device and per line of the program, and looks for out-of-memory events in its trace. Without such an event it is information and no failure.",
+            "The lines that hold most of the memory are those to change; memory that is reserved and unused in many small pieces is fragmentation.",
+            "Shrink or shard what the largest lines hold: activation checkpointing, a smaller micro-batch, a loss in chunks",
+            "torch.cuda.memory._dump_snapshot; PyTorch, Understanding CUDA Memory Usage",
+        ),
+        ConclusionKind(
+            DATA_LOADING,
+            "Steps wait for data",
+            Row.SLOW,
+            "Compares the time for data with the whole step's where a log prints both, over many steps and without the first.",
+            "The GPU idles while a step waits for its batch: the input pipeline does not keep up.",
+            "Raise num_workers, set pin_memory=True, persistent_workers=True and a larger prefetch_factor in the DataLoader; preprocess ahead of time, and look at the storage that the data comes from",
+            "torch.utils.data.DataLoader; PyTorch performance tuning guide",
         ),
         ConclusionKind(
             CANNOT_TELL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsdp_doctor.diagnosis.culprit import absent, collectives, pace, roots, stands
+from fsdp_doctor.diagnosis.culprit import absent, collectives, loading, memory, pace, roots, stands
 from fsdp_doctor.diagnosis.culprit.states import rank_states
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, proof, rank_words, unique_proofs
 from fsdp_doctor.diagnosis.summary import summary, timeline
@@ -19,6 +19,7 @@ SYMPTOMS = (
     codes.STRAGGLER,
     codes.PEER_NAMED,
     codes.SLOWED_DOWN,
+    codes.DATA_LOADING,
 )
 """Conclusions that are void where a cause with an error of its own is known."""
 INDEPENDENT = 85
@@ -75,13 +76,15 @@ def _attempt(view: View) -> list[Conclusion]:
         *absent.candidates(view),
         *stands.candidates(view),
         *pace.candidates(view),
+        *loading.candidates(view),
+        *memory.candidates(view),
     ]
     if not everything:
         return [c for c in (_cannot_tell(view), _sockets(view)) if c is not None][:1]
     ordered = sorted(everything, key=lambda c: (-c.score, c.order))
     ordered = _reason_first(view, _earliest_first(ordered))
     best = ordered[0]
-    first = _supported(view, best, ordered)
+    first = memory.supported(view, _supported(view, best, ordered))
     if first.confidence == "low" and not first.title.lower().startswith("cannot tell"):
         first = replace(
             first,

@@ -78,7 +78,7 @@ def _answers(files: Sequence[str], until: float) -> Iterator[tuple[str, Answer]]
         # Few files are worth two children as well.
         count = min(SHARE_FILES, max(FEWEST_FILES, -(-len(files) // workers)))
         for share, answers in zip(
-            shares := list(_shares(files, count)), pool.map(lambda s: _ask(s, until), shares), strict=True
+            shares := list(_shares(files, count)), pool.map(lambda s: ask(s, until), shares), strict=True
         ):
             yield from zip(share, answers, strict=True)
 
@@ -111,7 +111,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _ask(share: Sequence[str], until: float) -> list[Answer]:
+def ask(share: Sequence[str], until: float) -> list[Answer]:
     """One answer per file. Where the child fails, the file it failed at is read alone, and so is the rest."""
     left = until - monotonic()
     if left <= 0:
@@ -133,8 +133,8 @@ def _ask(share: Sequence[str], until: float) -> list[Answer]:
     bad = len(answers)
     return [
         *answers,
-        *_ask(share[bad : bad + 1], until),
-        *(_ask(share[bad + 1 :], until) if share[bad + 1 :] else []),
+        *ask(share[bad : bad + 1], until),
+        *(ask(share[bad + 1 :], until) if share[bad + 1 :] else []),
     ]
 
 

@@ -9,7 +9,7 @@ import os
 import re
 from array import array
 
-from . import plain, stream, text_form
+from . import plain, snapshot, stream, text_form
 from .columns import Columns, whole, words
 
 SIZE_LIMIT = 512 << 20
@@ -73,8 +73,9 @@ def judged(found: object, form: str, cut: str) -> dict[str, object]:
     root = {"entries": found, "version": "1.0"} if type(found) is list else found
     if type(root) is not dict:
         return _no("other", "not a Flight Recorder dump")
-    if "segments" in root and ("device_traces" in root or "allocator_settings" in root):
-        return _no("snapshot", "a snapshot of CUDA memory, not a Flight Recorder dump")
+    if "segments" in root and ("device_traces" in root or "allocator_settings" in root or cut):
+        summed = snapshot.summed(root, form, cut)
+        return summed or _no("other", "has segments, but none as a snapshot of CUDA memory holds them")
     entries = root.get("entries")
     if type(entries) is not list:
         known = {"pg_config", "pg_status"} | ({"comm_lib_version", "version"} if cut else set())
