@@ -29,7 +29,7 @@ def snapshots(incident: Incident, diagnosis: Diagnosis) -> Iterator[Finding]:
             continue
         for d in snapshot.devices:
             held = d.holders[0] if d.holders else None
-            where = f", most of it by {held.file}:{held.line}" if held is not None and held.file else ""
+            where = f", the largest part by {held.file}:{held.line}" if held is not None and held.file else ""
             yield Finding(
                 status=Status.INFO,
                 found=f"device {d.device}: {_gib(d.allocated)} allocated{where}, "
@@ -38,7 +38,7 @@ def snapshots(incident: Incident, diagnosis: Diagnosis) -> Iterator[Finding]:
                 evidence=tuple(
                     Evidence(
                         snapshot.path,
-                        f"{_gib(h.bytes)} in {h.count} blocks: {h.file}:{h.line} ({h.function})",
+                        f"{_gib(h.bytes)} in {h.count} block{'s' if h.count != 1 else ''}: {h.file}:{h.line} ({h.function})",
                     )
                     for h in d.holders[:SHOWN]
                     if h.file

@@ -64,8 +64,8 @@ def command(
 
     All usual forms are read: output of torchrun (plain, --tee, --log-dir), srun, mpirun and Kubernetes, JSON
     logs, NCCL's debug output, elastic error files, Flight Recorder dumps, snapshots of CUDA memory, stacks of
-    py-spy and faulthandler, kernel logs and Slurm accounting. Give what there is of all ranks and nodes together:
-    silence is evidence.
+    py-spy and faulthandler, kernel logs and Slurm accounting. Give what there is of all ranks and nodes
+    together: silence is evidence.
     """
     began = click.get_current_context().obj
     assert isinstance(began, float)

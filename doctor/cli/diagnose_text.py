@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fsdp_doctor.findings import Report, Verdict
+from fsdp_doctor.findings import Report, Status, Verdict
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
+from fsdp_doctor.tables.log_conclusions import MEMORY_SNAPSHOT
 
+SNAPSHOTS = 16
 COLOURS = {
     Verdict.FAIL: "bold red",
     Verdict.WARN: "bold yellow",
@@ -40,6 +42,7 @@ def render(report: Report, style: Style, table: bool) -> str:
             page.labelled("proof", _proof(_maps(other.get("evidence"))))
             for fix in _maps(other.get("fixes"))[:1]:
                 page.labelled("fix", str(fix.get("text")))
+    _snapshots(page, report)
     if table or style.verbose:
         _ranks(page, _maps(data.get("ranks")))
     if style.verbose and data.get("timeline"):
@@ -129,3 +132,13 @@ def _maps(value: object) -> list[Mapping[str, object]]:
 
 def _texts(value: object) -> list[str]:
     return [str(v) for v in value] if isinstance(value, (list, tuple)) else []
+
+
+def _snapshots(page: Page, report: Report) -> None:
+    """What snapshots of CUDA memory show beside the cause, or without one."""
+    shown = [r for r in report.results if r.code == MEMORY_SNAPSHOT and r.status is Status.INFO]
+    for result in shown[:SNAPSHOTS]:
+        page.blank()
+        page.paragraph([("Memory: ", "bold"), (f"{result.subject.file}, {result.found}", "")], hang=2)
+        for number, held in enumerate(result.evidence):
+            page.labelled("" if number else "held", held.text)

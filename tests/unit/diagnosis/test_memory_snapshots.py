@@ -159,6 +159,9 @@ def test_the_command_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     report = json.loads(capsys.readouterr().out)
     assert report["data"]["memory_snapshots"][0]["devices"][0]["allocated"] == 1800 * MIB
     assert [r["status"] for r in report["results"] if r["code"] == "LOG022"] == ["info"]
+    assert run(["diagnose", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "No failure found" in out and "1.76 GiB allocated" in out and "/job/model.py:41" in out
     path.write_bytes(snapshots.snapshot(snapshots.fragmented(), oom=512))
     assert run(["diagnose", str(path)]) == 1
     out = capsys.readouterr().out
