@@ -38,7 +38,8 @@ def snapshots(incident: Incident, diagnosis: Diagnosis) -> Iterator[Finding]:
                 evidence=tuple(
                     Evidence(
                         snapshot.path,
-                        f"{_gib(h.bytes)} in {h.count} block{'s' if h.count != 1 else ''}: {h.file}:{h.line} ({h.function})",
+                        f"{_gib(h.bytes)} in {h.count} block{'s' if h.count != 1 else ''}: "
+                        f"{h.file}:{h.line} ({h.function})",
                     )
                     for h in d.holders[:SHOWN]
                     if h.file
