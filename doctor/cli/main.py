@@ -10,11 +10,11 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
+from fsdp_doctor.cli.lazy import LazyGroup
 from fsdp_doctor.cli.output import complain, silence
 
 PROGRAM = "fsdp-doctor"
@@ -51,36 +51,10 @@ Exit status:
 """
 
 
-class LazyGroup(click.Group):
-    """Commands by name; help needs none of their modules."""
+class Commands(LazyGroup):
+    """The commands of the tool."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order in which they are explained."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line per command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest command named where there is none of that name."""
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in COMMANDS:
-            from fsdp_doctor.config import nearest
-
-            ctx.fail(f"no command {name!r}{nearest(name, tuple(COMMANDS))}")
-        return super().resolve_command(ctx, args)
+    modules = COMMANDS
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -93,7 +67,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=Commands,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

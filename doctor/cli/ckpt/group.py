@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
 import click
+
+from fsdp_doctor.cli.lazy import LazyGroup
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "inspect": ("fsdp_doctor.cli.ckpt.inspect", "What a checkpoint holds, and whether it is whole."),
@@ -21,36 +22,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Command -> module and one line of help. The module's `command` is loaded when it is called."""
 
 
-class CheckpointGroup(click.Group):
-    """Commands by name; help needs none of their modules."""
+class CheckpointGroup(LazyGroup):
+    """The commands about checkpoints."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order in which they are explained."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line per command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest command named where there is none of that name."""
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in COMMANDS:
-            from fsdp_doctor.config import nearest
-
-            ctx.fail(f"no command {name!r}{nearest(name, tuple(COMMANDS))}")
-        return super().resolve_command(ctx, args)
+    modules = COMMANDS
 
 
 @click.group(
