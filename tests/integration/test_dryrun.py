@@ -58,8 +58,7 @@ def network():
     urllib.request.urlopen("http://example.com/weights.bin", timeout=5)
 
 def forever():
-    while True:
-        pass
+    while True: pass
 
 def exits():
     raise SystemExit(3)
@@ -153,7 +152,7 @@ def test_a_model_larger_than_the_host(models: Path) -> None:
         ("net", "batch", ("--model-args", '{"what": "tuple"}'), 1, "a tuple of 2", None),
         ("net", "batch", ("--model-args", '{"what": "logits"}'), 1, "shape (8, 64)", None),
         ("net", "batch", ("--checkpoint-activations", "Layer"), 1, "repeated blocks in it: Block (2", None),
-        ("forever", "batch", ("--deadline", "12"), 3, "while building the model", "pass"),
+        ("forever", "batch", ("--deadline", "12"), 3, "while building the model", "while True: pass"),
     ],
 )
 def test_bad_input_is_one_finding(
