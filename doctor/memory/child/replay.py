@@ -8,11 +8,13 @@ import torch
 import torch._logging
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .building import batch_function, batch_of, model_of
 from .casting import Autocast
 from .choices import Choices
 from .events import Events, write_json
+from .ground import FakeGround
 from .kernels import Kernels
-from .loading import HfLoss, Refused, call, function, hf_batch, no_network
+from .loading import no_network
 from .plan import Order, plan, unit_modules
 from .runtime import patch
 from .sharding import Sharded, dtype, start_group
@@ -34,7 +36,7 @@ class Replay:
         torch.manual_seed(0)
         no_network()
         stage.enter("building the model")
-        model = self._model()
+        model = model_of(job)
         about = plan(model, job)
         if job.get("plan_path"):
             write_json(job["plan_path"], about)  # also where the steps fail
@@ -42,15 +44,15 @@ class Replay:
         if job.get("plan_only"):
             about["order"] = self._order(model, order)
             return about
-        batch_function = self._batch_function()
+        made_by = batch_function(job)
         gpu = job.get("gpu") or {}
         tracker = self.tracker = Tracker(self.events, Kernels(gpu))
         tracker.assumed.imbalance = float(job.get("imbalance") or 1.0)
         start_group(job["world_size"])
         stage.enter("sharding the model")
-        sharded = Sharded(model, job, tracker)
-        patch(tracker)
-        sharded.before_fakes()
+        sharded = Sharded(model, job, FakeGround(tracker))
+        patch(tracker, bool(job.get("offload")))
+        sharded.on_meta()
         tracker.where.name(model)
         tracker.where.install()
         Choices(gpu).install()
@@ -58,11 +60,11 @@ class Replay:
             Autocast(dtype(job["autocast"])).install()
         with FakeTensorMode(allow_non_fake_inputs=True), tracker:
             self.events.mark("init")
-            model = sharded.on_fakes()
+            model = sharded.placed()
             stage.enter("making the batch")
             self.events.mark("batch")
-            batch = self._batch(batch_function)
-            loop = Loop(sharded, batch, job, tracker)
+            batch = batch_of(job, made_by, "cpu")
+            loop = Loop(sharded, batch, job)
             order.install()
             for i in range(int(job.get("steps") or 2)):
                 stage.enter(f"step {i + 1}")
@@ -78,37 +80,10 @@ class Replay:
         handle = order.install()
         try:
             with torch.no_grad(), torch.device("meta"):
-                batch = self._batch(self._batch_function(), "meta")
+                batch = batch_of(self.job, batch_function(self.job), "meta")
                 model(*batch)
         except Exception:
             return None
         finally:
             handle.remove()
         return order.entered
-
-    def _model(self) -> torch.nn.Module:
-        spec, args = self.job["model"], self.job.get("model_args") or {}
-        factory: Any = HfLoss(spec[3:]) if spec.startswith("hf:") else function(spec, "model")
-        with torch.device("meta"):
-            model = call(factory, args, "model")
-        if not isinstance(model, torch.nn.Module):
-            raise Refused(
-                "model", f"--model {spec}: it returned a {type(model).__name__} and not a torch.nn.Module"
-            )
-        if self.job.get("dtype"):
-            model = model.to(dtype(self.job["dtype"]))
-        return model
-
-    def _batch_function(self) -> Any:
-        spec = self.job.get("batch")
-        if spec is None and self.job["model"].startswith("hf:"):
-            return hf_batch
-        if spec is None:
-            raise Refused("batch", "--batch FILE.py:FUNC is needed: a function that makes one batch")
-        return function(spec, "batch")
-
-    def _batch(self, batch_function: Any, device: str = "cpu") -> tuple[Any, ...]:
-        batch = call(batch_function, self.job.get("batch_args") or {}, "batch", device)
-        if not isinstance(batch, tuple):
-            batch = tuple(batch) if isinstance(batch, list) else (batch,)
-        return batch

@@ -1,4 +1,7 @@
-"""The model sharded as asked: the real FSDP2, FSDP1 or DDP bookkeeping over a fake process group."""
+"""The model sharded as asked: the real FSDP2, FSDP1 or DDP bookkeeping over a fake process group.
+
+Where tensors live, and whether they are fakes, is the ground's matter: replays and measurements share this.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,12 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-from .data_parallel import DataParallel
+from .ground import Ground
 from .loading import Refused
-from .offload import offload
 from .plan import repeated
-from .tracker import Tracker
 
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
@@ -57,8 +58,8 @@ def classes(model: nn.Module, names: Iterable[str], flag: str) -> set[type[nn.Mo
 class Sharded:
     """A model under one API, and how it is asked to sync, to clip and to be made."""
 
-    def __init__(self, model: nn.Module, job: dict[str, Any], tracker: Tracker) -> None:
-        self.model, self.job, self.tracker = model, job, tracker
+    def __init__(self, model: nn.Module, job: dict[str, Any], ground: Ground) -> None:
+        self.model, self.job, self.ground = model, job, ground
         self.api: str = job["api"]
         self.world: int = job["world_size"]
         self.wrap = classes(model, job.get("wrap") or (), "--wrap")
@@ -66,10 +67,10 @@ class Sharded:
         kept_out = classes(model, job.get("ignored") or (), "--ignored-modules")
         self.ignored = [m for m in model.modules() if type(m) in kept_out]
         self.param_dtype, self.reduce_dtype = dtype(job.get("param_dtype")), dtype(job.get("reduce_dtype"))
-        self.ddp: DataParallel | None = None
         self.mesh = None if self.api == "ddp" else self._mesh()
 
     def _mesh(self) -> Any:
+        device = self.ground.device
         shard = self.job.get("shard_size")
         if self.job["strategy"] in HYBRID and not shard:
             shard = min(8, self.world)
@@ -77,11 +78,11 @@ class Sharded:
             raise Refused("world", f"--shard-size {shard} does not divide --world-size {self.world}")
         if shard and (self.api == "fsdp2" or self.job["strategy"] in HYBRID):
             return init_device_mesh(
-                "cpu", (self.world // shard, shard), mesh_dim_names=("replicate", "shard")
+                device, (self.world // shard, shard), mesh_dim_names=("replicate", "shard")
             )
-        return init_device_mesh("cpu", (self.world,))
+        return init_device_mesh(device, (self.world,))
 
-    def before_fakes(self) -> None:
+    def on_meta(self) -> None:
         """What has to be done on meta parameters, outside fake tensors: FSDP2 builds meshes then."""
         if self.api != "fsdp2":
             return
@@ -97,34 +98,32 @@ class Sharded:
         if self.ignored:
             more["ignored_params"] = {p for m in self.ignored for p in m.parameters()}
         if self.job.get("offload"):
-            more["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
+            more["offload_policy"] = CPUOffloadPolicy(pin_memory=self.ground.pins)
         for module in reversed(list(self.model.modules())):
             if type(module) in self.wrap:
                 fully_shard(module, reshard_after_forward=reshard, **more)
         fully_shard(self.model, reshard_after_forward=reshard if isinstance(reshard, bool) else True, **more)
 
-    def on_fakes(self) -> nn.Module:
+    def placed(self) -> nn.Module:
         """Give the parameters memory and, for FSDP1 and DDP, wrap."""
-        tracker, model = self.tracker, self.model
+        ground, model = self.ground, self.model
         if self.api == "fsdp2":
-            tracker.host = bool(self.job.get("offload"))
-            if tracker.host:
-                offload(tracker)
-            model.to_empty(device="cpu")
-            tracker.host = False
+            ground.place_shards(model, bool(self.job.get("offload")))
         elif self.api == "ddp":
-            model.to_empty(device="cpu")
-            self.ddp = DataParallel(model, tracker)
+            model = self.model = ground.data_parallel(model)
         else:
+            if self.job.get("offload"):
+                ground.keep_on_host(self.api)
             model = self.model = FullyShardedDataParallel(
                 model,
                 auto_wrap_policy=ModuleWrapPolicy(self.wrap) if self.wrap else None,
-                param_init_fn=_materialize,
-                device_id=torch.device("cpu"),
+                param_init_fn=ground.place_module,
+                device_id=torch.device(ground.device, 0) if ground.device != "cpu" else torch.device("cpu"),
                 use_orig_params=self.job.get("use_orig_params", True),
                 ignored_modules=self.ignored or None,
                 sharding_strategy=ShardingStrategy[self.job["strategy"]],
                 device_mesh=self.mesh if self.job["strategy"] in HYBRID else None,
+                cpu_offload=CPUOffload(offload_params=True) if self.job.get("offload") else None,
                 mixed_precision=MixedPrecision(
                     param_dtype=self.param_dtype,
                     reduce_dtype=self.reduce_dtype,
@@ -137,7 +136,7 @@ class Sharded:
         for module in model.modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None:
-                    module._buffers[name] = torch.zeros_like(buffer, device="cpu")
+                    module._buffers[name] = ground.buffer(buffer)
         model.train()
         return model
 
@@ -155,7 +154,3 @@ class Sharded:
             self.model.clip_grad_norm_(1.0)
         else:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-
-
-def _materialize(module: nn.Module) -> None:
-    module.to_empty(device="cpu", recurse=False)

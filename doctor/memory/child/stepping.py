@@ -1,4 +1,4 @@
-"""The training loop that is replayed: forward, backward, clipping, optimizer, zero_grad."""
+"""The training loop that is replayed, or measured: forward, backward, clipping, optimizer, zero_grad."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from .loading import Refused
 from .sharding import Sharded
-from .tracker import Tracker
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),
@@ -39,18 +38,16 @@ def optimizer(model: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
 class Loop:
     """One configuration's steps."""
 
-    def __init__(
-        self, sharded: Sharded, batch: tuple[Any, ...], job: dict[str, Any], tracker: Tracker
-    ) -> None:
-        self.sharded, self.batch, self.job, self.tracker = sharded, batch, job, tracker
+    def __init__(self, sharded: Sharded, batch: tuple[Any, ...], job: dict[str, Any]) -> None:
+        self.sharded, self.batch, self.job = sharded, batch, job
         self.optimizer = optimizer(sharded.model, job.get("optimizer", "adamw"))
         self.accumulate = int(job.get("accumulate") or 1)
         cast = job.get("autocast")
-        self.cast = torch.autocast("cpu", getattr(torch, cast)) if cast else None
+        self.cast = torch.autocast(sharded.ground.device, getattr(torch, cast)) if cast else None
 
     def step(self) -> None:
         """One optimizer step with all its microbatches."""
-        mark, sharded = self.tracker.events.mark, self.sharded
+        mark, sharded = self.sharded.ground.mark, self.sharded
         model = sharded.model
         for i in range(self.accumulate):
             sync = not (self.job.get("no_sync") and i < self.accumulate - 1)
@@ -74,8 +71,7 @@ class Loop:
         mark("end of step")
 
     def _loss(self) -> Any:
-        if self.sharded.ddp is not None:
-            self.sharded.ddp.before_forward()
+        self.sharded.ground.before_forward()
         if self.cast is None:
             return self._scalar(self.sharded.model(*self.batch)) / self.accumulate
         with self.cast:

@@ -8,7 +8,6 @@ memory that kernels take for the time of one call, and tensors that stay on the 
 
 from __future__ import annotations
 
-import bisect
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import values
 from .events import USED, WAITED, Events
 from .kernels import Kernels
+from .where import Labelled, Where
 
 aten = torch.ops.aten
 prim_device = torch.ops.prim.device.default
@@ -39,64 +39,8 @@ class Entry:
         self.ref, self.size, self.block, self.host = ref, size, block, host
 
 
-class Where:
-    """Which module runs: in forward by its hooks, in backward by the sequence number of the autograd node."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._names: dict[int, str] = {}
-        self._stack: list[int] = [0]
-        self._starts: list[int] = [0]
-        self._owners: list[int] = [0]
-
-    def name(self, root: torch.nn.Module) -> None:
-        """Learn the modules of a model; wrappers' own parts of the names are left out."""
-        for path, module in root.named_modules(remove_duplicate=True):
-            parts = (
-                p for p in path.split(".") if p not in ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-            )
-            self._names[id(module)] = ".".join(parts)
-
-    def install(self) -> None:
-        """Follow every module's forward."""
-        hooks = torch.nn.modules.module
-        hooks.register_module_forward_pre_hook(self._enter)
-        hooks.register_module_forward_hook(self._leave, always_call=True)
-
-    def _enter(self, module: torch.nn.Module, _args: object) -> None:
-        known = self._names.get(id(module))
-        self._stack.append(self._stack[-1] if known is None else self._events.modules.number(known))
-        self._note()
-
-    def _leave(self, _module: torch.nn.Module, _args: object, _out: object) -> None:
-        if len(self._stack) > 1:
-            self._stack.pop()
-        self._note()
-
-    def _note(self) -> None:
-        at = torch._C._autograd._get_sequence_nr()
-        if self._starts[-1] == at:
-            self._owners[-1] = self._stack[-1]
-        else:
-            self._starts.append(at)
-            self._owners.append(self._stack[-1])
-
-    def now(self) -> int:
-        """The number of the running module's name; 0 where there is none."""
-        if len(self._stack) > 1:
-            return self._stack[-1]
-        node = torch._C._current_autograd_node()
-        if node is None:
-            return 0
-        return self._owners[bisect.bisect_right(self._starts, node._sequence_nr()) - 1]
-
-    def words(self) -> str:
-        """The running module's name."""
-        return self._events.modules.texts()[self.now()]
-
-
-class Tracker(TorchDispatchMode):  # type: ignore[misc]
-    """The dispatch mode. `host` makes new tensors host tensors while it is set."""
+class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
+    """The dispatch mode. `host` makes new tensors host tensors while it is set, `pinned` pinned ones."""
 
     def __init__(self, events: Events, kernels: Kernels) -> None:
         super().__init__()
@@ -104,10 +48,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.live: dict[int, Entry] = {}
         self.refs: dict[int, int] = {}
         self.paused = 0
-        self.host = False
+        self.host = self.pinned = False
         self.any_host = False
-        self.label: str | None = None
-        """What allocations are called while it is set, in place of the operator's name."""
         self.assumed = values.Assumed()
         self.seen: dict[str, int] = {}
         self.running: Any = None
@@ -149,7 +91,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
     def _new(self, size: int, operator: str, host: bool = False) -> int:
         if not size:
             return -1
-        block = self.events.allocate(size, self.stream(), self.label or operator, self.where.now(), host)
+        stream = int(self.pinned) if host else self.stream()
+        block = self.events.allocate(size, stream, self.label or operator, self.where.now(), host)
         self.refs[block] = 1
         return block
 
@@ -305,18 +248,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             with self.pause():
                 return function(*args, **kwargs)
-
-        return wrapped
-
-    def labelled(self, function: Callable[..., Any], label: str) -> Callable[..., Any]:
-        """A function whose allocations bear a name."""
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            before, self.label = self.label, label
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.label = before
 
         return wrapped
 
