@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.dumps.beside import NCCL
 from fixtures.dumps.real import FAULTS
 from fsdp_doctor.diagnosis import flight
 from fsdp_doctor.diagnosis.flight.child import dump, plain
@@ -74,16 +75,6 @@ def test_a_cut_dump_is_read_up_to_its_cut(tmp_path: Path, share: float) -> None:
 def test_the_order_of_files_does_not_matter(order: tuple[int, ...]) -> None:
     paths = [str(DUMPS / "gloo" / "extra" / f"nccl_trace_rank_{r}") for r in order]
     assert flight.judge(flight.read(paths)).conclusions[0].ranks == (1,)
-
-
-NCCL = {
-    "batches": ("finished", ()),
-    "died": ("no dump", (1,)),
-    "dtype": ("other dtype", ()),
-    "missing": ("never entered", (1,)),
-    "watchdog": ("stalled", ()),
-}
-"""Ranks that shared one H200, torch 2.11. Of two ranks nothing tells which one's type is right."""
 
 
 @pytest.mark.parametrize("kind", sorted(NCCL))

@@ -25,7 +25,7 @@ def test_cause(name: str, want: tuple, program: Program, options: dict) -> None:
     assert cause.ranks == want[1], cause
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1", "1.4", "2.0", "2.1", "2.2", "2.4", "2.7"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.4", "2.0", "2.1", "2.2", "2.3", "2.7", "2.10"])
 def test_older_schemas(version: str) -> None:
     dumps = {r: as_version(d, version) for r, d in Sim(8, stays_behind).run().items()}
     cause = verdict(dumps).conclusions[0]
