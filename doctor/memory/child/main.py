@@ -53,14 +53,14 @@ def main(path: str) -> None:
     try:
         stage.enter("importing torch")
         try:
-            from .replay import Replay
+            works = _works()
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             raise Refused(
                 "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
             ) from None
-        replay = Replay(job, stage)
+        replay = works[job.get("work") or "replay"](job, stage)
         result = replay.run()
         stage.enter("writing")
         replay.events.write(os.path.join(folder, "events.bin"))
@@ -85,6 +85,14 @@ def main(path: str) -> None:
     write_json(os.path.join(folder, "result.json"), result)
     sys.stderr.flush()
     os._exit(0)  # taking fake tensors and process groups apart in order takes seconds and serves nobody
+
+
+def _works() -> dict[str, Any]:
+    """What a job can ask for; each has `run`, `events` and a `tracker` or None."""
+    from .measuring import Look, Measurement
+    from .replay import Replay
+
+    return {"replay": Replay, "measure": Measurement, "look": Look}
 
 
 def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:

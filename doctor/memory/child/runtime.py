@@ -9,15 +9,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .tracker import Tracker
+from .where import Labelled
 
 
-def patch(tracker: Tracker) -> None:
+def patch(tracker: Tracker, offload: bool = False) -> None:
     """Mend the differences. They hold for the whole process."""
-    _foreach()
+    if not offload:
+        _foreach()  # what is on the host is stepped by a loop over the parameters
     _addresses()
     _streams(tracker)
     _propagation(tracker)
-    _labels(tracker)
+    label_buffers(tracker)
     _no_tracing()
 
 
@@ -93,7 +95,7 @@ def _propagation(tracker: Tracker) -> None:
             setattr(ShardingPropagator, name, tracker.pausing(getattr(ShardingPropagator, name)))
 
 
-def _labels(tracker: Tracker) -> None:
+def label_buffers(noted: Labelled) -> None:
     """Name the buffers of FSDP for what they are."""
     import torch.distributed.fsdp._flat_param as flat_param
     import torch.distributed.fsdp._runtime_utils as runtime
@@ -108,4 +110,4 @@ def _labels(tracker: Tracker) -> None:
         (runtime, "_reduce_grad", "fsdp: reduce-scatter"),
     ):
         if hasattr(owner, name):
-            setattr(owner, name, tracker.labelled(getattr(owner, name), label))
+            setattr(owner, name, noted.labelled(getattr(owner, name), label))
