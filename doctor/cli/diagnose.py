@@ -100,7 +100,7 @@ def diagnosed(paths: Sequence[str], settings: Settings, began: float) -> Report:
     until = None if settings.deadline is None else began + max(settings.deadline - ENDING_SECONDS, 0.1)
     with _shown() as show:
         found = read(paths, until=until, progress=show)
-        verdict = _recorder(found.dumps, until, show)
+        verdict = _recorder(found, until, show)
     evidence = _evidence(found, verdict, until)
     diagnosis = conclude(evidence)
     if verdict is not None:
@@ -136,15 +136,15 @@ def judged(
     return suppress(run_checks(checks, facts, Options()), known_suppressions(settings), today)
 
 
-def _recorder(dumps: Sequence[str], until: float | None, show: Callable[[str], None]) -> FlightVerdict | None:
+def _recorder(found: Read, until: float | None, show: Callable[[str], None]) -> FlightVerdict | None:
     """What the Flight Recorder's dumps say; None where there are none."""
-    if not dumps:
+    if not found.dumps:
         return None
     from fsdp_doctor.diagnosis import flight
 
-    show(f"{len(dumps)} dumps of the Flight Recorder")
+    show(f"{len(found.dumps)} dumps of the Flight Recorder")
     left = RECORDER_SECONDS if until is None else max(until - time.monotonic(), 1.0)
-    return flight.judge(flight.read(tuple(dumps), deadline=left))
+    return flight.judge(flight.read(tuple(found.dumps), deadline=left, names=found.spool.names))
 
 
 def _evidence(found: Read, verdict: FlightVerdict | None, until: float | None) -> Incident:

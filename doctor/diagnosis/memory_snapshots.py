@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
+from types import MappingProxyType
 from typing import cast
 
 from fsdp_doctor.diagnosis.flight.reading import Answer, ask
@@ -15,6 +16,7 @@ from fsdp_doctor.subjects.memory_snapshot import DeviceMemory, LiveBlocks, Memor
 SECONDS = 120.0
 """For all of them, where no deadline is given."""
 MAX_SNAPSHOTS = 64
+NAMES: Mapping[str, str] = MappingProxyType({})
 _RANK = re.compile(r"rank[_\-=. ]{0,2}(\d{1,7})", re.IGNORECASE)
 
 
@@ -24,27 +26,31 @@ def looks_like_snapshot(head: bytes) -> bool:
 
 
 def read(
-    paths: Sequence[str], until: float | None = None
+    paths: Sequence[str], until: float | None = None, names: Mapping[str, str] = NAMES
 ) -> tuple[tuple[MemorySnapshot, ...], tuple[Input, ...]]:
-    """The snapshots, and each file as an input. `until` is in seconds of `time.monotonic`."""
+    """The snapshots, and each file as an input.
+
+    `until` is in seconds of `time.monotonic`; `names` says where a file comes from that was unpacked.
+    """
     until = monotonic() + SECONDS if until is None else until
     found: list[MemorySnapshot] = []
     inputs: list[Input] = []
     for number, path in enumerate(paths):
+        name = names.get(path, path)
         if number >= MAX_SNAPSHOTS:
-            inputs.append(Input(path, "unread", problem=f"more than {MAX_SNAPSHOTS} snapshots of memory"))
+            inputs.append(Input(name, "unread", problem=f"more than {MAX_SNAPSHOTS} snapshots of memory"))
             continue
         answer = ask([path], until)[0]
         if answer.get("kind") == "snapshot":
-            snapshot = _snapshot(path, answer)
+            snapshot = _snapshot(path, name, answer)
             found.append(snapshot)
-            inputs.append(Input(path, "memory snapshot", snapshot.bytes, problem=snapshot.cut))
+            inputs.append(Input(name, "memory snapshot", snapshot.bytes, problem=snapshot.cut))
         else:
-            inputs.append(Input(path, "unread", problem=str(answer.get("problem"))))
+            inputs.append(Input(name, "unread", problem=str(answer.get("problem"))))
     return tuple(found), tuple(inputs)
 
 
-def _snapshot(path: str, answer: Answer) -> MemorySnapshot:
+def _snapshot(path: str, name: str, answer: Answer) -> MemorySnapshot:
     ranks = _RANK.findall(os.path.basename(path)) or _RANK.findall(os.path.basename(os.path.dirname(path)))
     devices = []
     for told in cast("list[dict[str, object]]", answer["devices"]):
@@ -57,7 +63,7 @@ def _snapshot(path: str, answer: Answer) -> MemorySnapshot:
     except OSError:
         size = 0
     return MemorySnapshot(
-        path,
+        name,
         int(ranks[-1]) if ranks else None,
         tuple(devices),
         tuple(TracedOom(*o) for o in ooms),

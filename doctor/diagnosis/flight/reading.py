@@ -7,10 +7,12 @@ import json
 import os
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 
 from fsdp_doctor import process
 from fsdp_doctor.diagnosis.flight.names import candidates, rank_of
@@ -48,26 +50,31 @@ COLUMNS = {
     "state": "B",
     "created": "q",
 }
+NAMES: Mapping[str, str] = MappingProxyType({})
 _STRAY = -1
 """Stands for the rank of a file whose name has no number."""
 
 Answer = dict[str, object]
 
 
-def read(paths: Sequence[str], *, deadline: float = 120.0) -> FlightDumps:
+def read(paths: Sequence[str], *, deadline: float = 120.0, names: Mapping[str, str] = NAMES) -> FlightDumps:
     """The dumps among `paths`, which are files and folders. Nothing in them is run.
 
-    `deadline` counts seconds for all of them; what was not read by then is named in `unread`.
+    `deadline` counts seconds for all of them; what was not read by then is named in `unread`. `names` says
+    where a file comes from that was unpacked.
     """
     files = candidates(paths)
     tables = Tables()
     dumps: list[FlightDump] = []
     unread: list[Unread] = []
     for path, answer in _answers(files, monotonic() + deadline):
+        name = names.get(path)
         if answer.get("kind") == "dump":
-            dumps.append(tables.dump(path, answer))
+            dump = tables.dump(path, answer)
+            # When it was unpacked says nothing of when it was written.
+            dumps.append(dump if name is None else replace(dump, path=name, modified=None))
         else:
-            unread.append(Unread(path, str(answer.get("problem")), str(answer.get("kind"))))
+            unread.append(Unread(name or path, str(answer.get("problem")), str(answer.get("kind"))))
     kept, dropped, notes = settle(dumps)
     return FlightDumps(kept, tuple(tables.operations), tuple(tables.sites), (*unread, *dropped), notes)
 

@@ -307,6 +307,8 @@ def encoding_of(head: bytes) -> str | None:
     sample = head[:4096]
     if not sample:
         return "utf-8"
+    if sample[0] == 0x80:  # a pickle, which may look like UTF-16
+        return None
     even, odd = sample[0::2].count(0), sample[1::2].count(0)
     half = len(sample) / 2
     if odd > 0.4 * half and even < 0.05 * half:
