@@ -1,11 +1,12 @@
 """DistributedDataParallel by its rules: its reducer is C++ and works on real gradients only.
 
-The reducer keeps all gradients a second time in buckets; it fills them in the order in which gradients come
-and lays them out anew, in that order, before the second iteration.
+The reducer keeps all gradients a second time in buckets: in the first iteration one bucket for each dtype, and from
+the second iteration on buckets of a size, in the order in which gradients came.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class DataParallel:
         self._ready: list[Any] = []
         self._rebuilt = False
         self._buckets: list[Any] = []
-        self._lay_out(list(reversed(self._parameters)), reverse=True)
+        self._lay_out(self._parameters, [sys.maxsize])
         for p in self._parameters:
             p.register_post_accumulate_grad_hook(self._ready.append)
 
@@ -36,21 +37,18 @@ class DataParallel:
             self._rebuilt = True
             order = list(dict.fromkeys(self._ready))
             rest = [p for p in self._parameters if not any(p is o for o in order)]
-            self._lay_out(order + rest, reverse=False)
+            self._lay_out(order + rest, [FIRST_BUCKET, BUCKET])
         self._ready.clear()
 
-    def _lay_out(self, parameters: list[Any], reverse: bool) -> None:
+    def _lay_out(self, parameters: list[Any], limits: list[int]) -> None:
         before, self._tracker.label = self._tracker.label, "ddp: gradient buckets"
         try:
-            listed = list(reversed(parameters)) if reverse else parameters
             with torch._C._DisableTorchDispatch():
-                shapes = [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in listed]
-            limits = [BUCKET] if reverse else [FIRST_BUCKET, BUCKET]
-            del limits
-            groups, _ = dist._compute_bucket_assignment_by_size(shapes, [FIRST_BUCKET, BUCKET], [])
+                shapes = [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in parameters]
+            groups, _ = dist._compute_bucket_assignment_by_size(shapes, limits, [])
             self._buckets.clear()
             for group in groups:
-                n = sum(listed[i].numel() for i in group)
-                self._buckets.append(torch.empty(n, dtype=listed[group[0]].dtype))
+                n = sum(parameters[i].numel() for i in group)
+                self._buckets.append(torch.empty(n, dtype=parameters[group[0]].dtype))
         finally:
             self._tracker.label = before
