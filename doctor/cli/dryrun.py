@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import click
 
+from fsdp_doctor.cli import dryrun_gpu, dryrun_gpu_text
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.dryrun_options import gpu_of, job_of, job_options
 from fsdp_doctor.cli.dryrun_text import render as figures_text
@@ -24,11 +26,12 @@ from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.memory.answers import forecast
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.plan import unit_plan
-from fsdp_doctor.memory.replay import ReplayError, replay
+from fsdp_doctor.memory.replay import Replay, ReplayError, replay
 from fsdp_doctor.memory.report_data import data, plan_data
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.memory import MemoryAnswer, ReplayProblem
+from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 from fsdp_doctor.tables.gpu_memory import GIB, Product
 
@@ -38,6 +41,7 @@ FAMILIES = ("MEM", "WRP")
 @click.command("dryrun", short_help="Predict a configuration's GPU memory, without a GPU.")
 @common("text", "json", "junit", "github", judging=True)
 @job_options
+@dryrun_gpu.gpu_options
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
 def command(settings: Settings, **own: object) -> int:
     """Predict what one rank allocates, without a GPU and without weights.
@@ -51,7 +55,25 @@ def command(settings: Settings, **own: object) -> int:
     started = now()
     job, gpu = job_of(own), gpu_of(own)
     python = interpreter(str(own["python"])) if own["python"] is not None else sys.executable
-    answer, plan, told = ask(job, gpu, python, _left(settings, began))
+    hand = dryrun_gpu.Hand(None, "")
+    on_gpu = bool(own["on_gpu"]) and not job.plan_only
+    if on_gpu:
+        hand = dryrun_gpu.look(python, _left(settings, began))
+        gpu = dryrun_gpu.chosen(gpu, hand)
+    asked = ask(job, gpu, python, _left(settings, began))
+    answer, plan, told = asked.answer, asked.plan, asked.told
+    measured: Known[MemoryMeasurement] | Unknown = dryrun_gpu.NOT_ASKED
+    if on_gpu:
+        measured = dryrun_gpu.measured(
+            job,
+            asked.replay,
+            answer.forecast,
+            hand,
+            force=bool(own["force"]),
+            python=python,
+            deadline=_left(settings, began),
+        )
+        told["measured"] = dryrun_gpu_text.data(measured.value) if isinstance(measured, Known) else None
     facts = Facts(
         {
             MemoryAnswer: Unknown("only the plan was asked for", "leave out --plan-only", absent=True)
@@ -60,6 +82,7 @@ def command(settings: Settings, **own: object) -> int:
             UnitPlan: Known(plan, "the dry-run")
             if plan is not None
             else Unknown("the model could not be read", late=False),
+            MemoryMeasurement: measured,
         }
     )
     report = Report(
@@ -69,9 +92,12 @@ def command(settings: Settings, **own: object) -> int:
         started=started,
         seconds=time.monotonic() - began,
         data=told,
+        unjudged=dryrun_gpu.unjudged(on_gpu, measured),
         strict=settings.strict,
     )
     text = rendered(report, settings)
+    if settings.format == "text" and isinstance(measured, Known):
+        text = dryrun_gpu_text.render(measured.value, settings.style()) + text
     if settings.format == "text" and plan is not None:
         text = units_text(plan, settings.style()) + text
         if answer.forecast is not None:
@@ -80,10 +106,19 @@ def command(settings: Settings, **own: object) -> int:
     return report.exit_code
 
 
-def ask(
-    job: Job, gpu: Product | None, python: str, deadline: float | None
-) -> tuple[MemoryAnswer, UnitPlan | None, dict[str, object]]:
-    """The answer, the plan where there is one, and the report's figures."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of one configuration."""
+
+    answer: MemoryAnswer
+    plan: UnitPlan | None
+    told: dict[str, object]
+    """The report's figures."""
+    replay: Replay | None = None
+
+
+def ask(job: Job, gpu: Product | None, python: str, deadline: float | None) -> Asked:
+    """The answer, and the plan where there is one."""
     capacity = int(gpu.gib * GIB) if gpu is not None else None
 
     def answer(**more: object) -> MemoryAnswer:
@@ -108,19 +143,19 @@ def ask(
             error.kind, error.text, file or None, int(line) if line.isdigit() else None, error.trace
         )
         if error.plan is None:
-            return answer(problem=problem), None, {}
+            return Asked(answer(problem=problem), None, {})
         plan = unit_plan(error.plan, job, capacity)
-        return answer(problem=problem), plan, plan_data(plan, job)
+        return Asked(answer(problem=problem), plan, plan_data(plan, job))
     plan = unit_plan(done.about, job, capacity)
     if job.plan_only:
         told = plan_data(plan, job)
         told["torch"], told["plan_seconds"] = plan.torch, done.about.get("seconds")
-        return answer(), plan, told
+        return Asked(answer(), plan, told)
     found = forecast(done, job, gpu)
     told = data(found, plan, job)
     told["torch"], told["replay_seconds"] = done.about.get("torch"), done.about.get("seconds")
     told["replay_rss_bytes"] = done.about.get("rss_bytes")
-    return answer(forecast=found), plan, told
+    return Asked(answer(forecast=found), plan, told, done)
 
 
 def _left(settings: Settings, began: float) -> float | None:

@@ -54,21 +54,27 @@ def words(size_bytes: int | None) -> str:
     return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB else f"{size_bytes / 2**20:.2f} MiB"
 
 
-def report(hit: Hit) -> OomReport:
-    """The figures of one message."""
+def figures(text: str) -> tuple[dict[str, int | None], dict[int, int]]:
+    """Bytes that a message names, by `OomReport`'s fields, and the memory of other processes by their number."""
     values: dict[str, int | None] = {}
     for name, patterns in _PATTERNS.items():
         for pattern in patterns:
-            if found := re.search(pattern, hit.text):
+            if found := re.search(pattern, text):
                 values[name] = size(found[1], found[2])
                 break
-    others = {int(m[1]): size(m[2], m[3]) for m in _OTHER.finditer(hit.text)}
+    others = {int(m[1]): size(m[2], m[3]) for m in _OTHER.finditer(text)}
     if values.get("in_use") is None and len(others) == 1:
         # Inside a container the message names this very process by its number outside.
         values["in_use"] = next(iter(others.values()))
         others = {}
-    if values.get("unallocated") is None and (found := _RESERVED.search(hit.text)):
+    if values.get("unallocated") is None and (found := _RESERVED.search(text)):
         values["unallocated"] = max(size(found[1], found[2]) - (values.get("allocated") or 0), 0)
+    return values, others
+
+
+def report(hit: Hit) -> OomReport:
+    """The figures of one message."""
+    values, others = figures(hit.text)
     gpu = _GPU.search(hit.text)
     return OomReport(
         origin=hit.origin,

@@ -29,6 +29,8 @@ class ReplayError(RuntimeError):
         self.kind, self.text, self.place, self.trace = kind, text, place, trace
         self.plan: Mapping[str, object] | None = None
         """What was read off the model, where it could be built."""
+        self.measured: Mapping[str, object] | None = None
+        """What was measured before it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,22 @@ def replay(
     deadline: float | None = None,
 ) -> Replay:
     """Run a job. Raises `ReplayError`."""
+    result, events = in_child({**job.to_json(), "gpu": {"sm": sm}}, python, deadline, _environment())
+    return Replay(events, result)
+
+
+def in_child(
+    described: Mapping[str, object], python: str, deadline: float | None, environment: Mapping[str, str]
+) -> tuple[Mapping[str, object], EventList]:
+    """What a child answers to a job, and its events. Raises `ReplayError`, with what it left on its way."""
     folder = Path(tempfile.mkdtemp(prefix="fsdp-doctor-memory-"))
     try:
         seconds = deadline or DEADLINE
-        path = folder / "job.json"
-        described = {**job.to_json(), "gpu": {"sm": sm}, "seconds": max(1.0, seconds - 0.5)}
-        described["plan_path"] = str(folder / "plan.json")
-        path.write_text(json.dumps(described))
+        path, plan, measured = folder / "job.json", folder / "plan.json", folder / "measured.json"
+        more = {"seconds": max(1.0, seconds - 0.5), "plan_path": str(plan), "measured_path": str(measured)}
+        path.write_text(json.dumps({**described, **more}))
         outcome = process.run(
-            [python, "-B", str(START), str(path)], seconds, env=_environment(), stdout_limit=64 << 10
+            [python, "-B", str(START), str(path)], seconds, env=environment, stdout_limit=64 << 10
         )
         result = _result(folder / "result.json")
         if result is None:
@@ -65,11 +74,11 @@ def replay(
         if isinstance(refused, Mapping):
             raise _refused(refused)
         try:
-            return Replay(read(folder / "events.bin", result), result)
+            return result, read(folder / "events.bin", result)
         except (OSError, BrokenEvents) as error:
             raise ReplayError("child", f"the replay's events cannot be read: {error}") from None
     except ReplayError as error:
-        error.plan = _result(folder / "plan.json")
+        error.plan, error.measured = _result(folder / "plan.json"), _result(folder / "measured.json")
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
