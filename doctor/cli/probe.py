@@ -12,7 +12,16 @@ import click
 
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.join_options import joining, joining_options, place
-from fsdp_doctor.cli.probe_findings import Judged, cpu_ranks, deliver, judged, shown, visible
+from fsdp_doctor.cli.probe_findings import (
+    Judged,
+    cpu_ranks,
+    deliver,
+    judged,
+    shown,
+    sound,
+    visible,
+    with_wrong_data,
+)
 from fsdp_doctor.cli.probe_job import job_options, memory_of
 from fsdp_doctor.cli.probe_rank import as_rank
 from fsdp_doctor.cli.probe_wish import Wish, wish_of
@@ -23,7 +32,7 @@ from fsdp_doctor.cli.version import tool
 from fsdp_doctor.engine.options import Profile
 from fsdp_doctor.facts.collect import collect
 from fsdp_doctor.facts.source import Source
-from fsdp_doctor.findings import Report, Status
+from fsdp_doctor.findings import Report
 from fsdp_doctor.probe.forecast import Job
 from fsdp_doctor.probe.free_gpus import in_use
 from fsdp_doctor.probe.launch import ProbeError, Request
@@ -138,13 +147,9 @@ def _measured(
 ) -> Judged:
     """The probe and its findings; on several GPUs also the data with the GPUs in another order."""
     request = replace(request, progress=show)
-    result = run(request, source)
-    found = judged(result, settings, job, memory)
-    sound = not any(r.status is Status.FAIL for r in found.results) and not result.deadline_passed
-    if sound and request.plan.backend == NCCL and request.ranks > 1 and _distinct(request):
-        other = judged(run(turned(request), source), settings).results
-        wrong = tuple(r for r in other if r.row == "wrong" and r.status is Status.FAIL)
-        return replace(found, results=(*found.results, *wrong))
+    found = judged(run(request, source), settings, job, memory)
+    if sound(found) and request.plan.backend == NCCL and request.ranks > 1 and _distinct(request):
+        return with_wrong_data(found, judged(run(turned(request), source), settings))
     return found
 
 

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from fsdp_doctor.cli.common import Settings
@@ -20,7 +20,7 @@ from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.spec import CheckSpec
 from fsdp_doctor.engine.suppress import suppress
-from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.findings import Report, Result, Status
 from fsdp_doctor.probe.forecast import Job, forecast
 from fsdp_doctor.probe.report_data import data
 from fsdp_doctor.probe.report_step import step_data
@@ -80,6 +80,17 @@ def judged(
         unjudged = (f"--units: {step.reason}",) if isinstance(step, Unknown) else ()
     results = findings(facts_of(result, fabric, step), settings)
     return Judged(result, fabric, step, results, {**data(result, fabric), **told}, unjudged)
+
+
+def sound(found: Judged) -> bool:
+    """Whether the probe ran through and nothing failed, so that a second one is worth its time."""
+    return not any(r.status is Status.FAIL for r in found.results) and not found.result.deadline_passed
+
+
+def with_wrong_data(found: Judged, other: Judged) -> Judged:
+    """The findings, and those on wrong data of a probe of the same ranks on other GPUs."""
+    wrong = tuple(r for r in other.results if r.row == "wrong" and r.status is Status.FAIL)
+    return replace(found, results=(*found.results, *wrong))
 
 
 def facts_of(result: ProbeResult | Unknown, fabric: Fabric | None = None, step: Step = NO_JOB) -> Facts:

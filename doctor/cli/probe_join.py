@@ -1,4 +1,4 @@
-"""A probe of the job that this process is a rank of: rank 0 plans and gathers, every rank runs one worker.
+"""Rank 0 of a probe under a launcher: it plans and gathers; every rank, it too, runs one worker.
 
 Rank 0 asks the others in rounds: run this job; how far are you; end, and tell what you have. So it learns of
 trouble anywhere within a second, and who stood still is decided from the steps of all ranks together.
@@ -11,12 +11,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fsdp_doctor.codec import FormatError, from_json, to_json, whole_json
 from fsdp_doctor.facts.source import Source
-from fsdp_doctor.findings import EXIT_CODES, Verdict
 from fsdp_doctor.probe.assemble import Ending, assemble
 from fsdp_doctor.probe.counters import Counters, read
 from fsdp_doctor.probe.journals import Journal
@@ -28,8 +27,6 @@ from fsdp_doctor.probe.tournament import rails, tournament
 from fsdp_doctor.probe.verdicts import recheck
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.ranks.hub import Hub
-from fsdp_doctor.ranks.journal import Journal as Signs
-from fsdp_doctor.ranks.link import Link
 from fsdp_doctor.ranks.ports import candidates
 from fsdp_doctor.ranks.wire import Message
 from fsdp_doctor.subjects.probe import ProbePlan, ProbeResult, RankMeasurement
@@ -39,7 +36,6 @@ LOOK = 0.5
 ANSWER = 5.0
 """Seconds that a rank has for an answer, and for one with all of its measurements."""
 ANSWER_ALL = 20.0
-BROKEN = EXIT_CODES[Verdict.INCOMPLETE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +74,21 @@ class Leading:
                 self.hub.failed(report[0], f"its report cannot be read: {error}")
         return found
 
-    def measure(self, plan: ProbePlan, ranks: Mapping[int, About], source: Source) -> ProbeResult:
-        """Run the probe on all ranks, which have all come."""
+    def measure(
+        self,
+        plan: ProbePlan,
+        ranks: Mapping[int, About],
+        source: Source,
+        devices: Sequence[int] | None = None,
+    ) -> ProbeResult:
+        """Run the probe on all ranks, which have all come.
+
+        `devices`: CUDA indices by local rank, where another GPU than the local rank is wanted.
+        """
         local = LocalRank(0, self._call.python)
         try:
             before = _counters(source, plan, self._own)
-            job = self._job(plan, ranks)
+            job = self._job(plan, ranks, devices)
             port = _free_port()
             places = {
                 r: Place(r, len(ranks), a.local_rank, self._context.address, port) for r, a in ranks.items()
@@ -94,11 +99,14 @@ class Leading:
             local.run(job, places[0])
             self.hub.ask(messages, time.monotonic() + ANSWER)
             seen, passed = self._watch(local, plan, ranks)
-            return self._end(local, plan, ranks, seen, passed, source, before)
+            result = self._end(local, plan, ranks, seen, passed, source, before)
+            return replace(result, rotated=devices is not None)
         finally:
             local.close()
 
-    def _job(self, plan: ProbePlan, ranks: Mapping[int, About]) -> dict[str, object]:
+    def _job(
+        self, plan: ProbePlan, ranks: Mapping[int, About], devices: Sequence[int] | None
+    ) -> dict[str, object]:
         nodes: dict[str, list[int]] = {}
         for rank in sorted(ranks):
             nodes.setdefault(ranks[rank].host, []).append(rank)
@@ -115,7 +123,7 @@ class Leading:
             "groups": groups,
             "most_local": max(len(m) for m in nodes.values()),
             "scattered": True,
-            "devices": None,
+            "devices": None if devices is None else list(devices),
         }
 
     def _watch(
@@ -209,69 +217,6 @@ class Leading:
     def close(self, exit_code: int) -> None:
         """Tell the others how it ended."""
         self.hub.finish({"exit_code": exit_code})
-
-
-def follow(context: Context, key: bytes, own: About, call: Call, source: Source) -> tuple[int, str]:
-    """Another rank: run what rank 0 asks for; its exit status, and a problem in words."""
-    signs = Signs(context.rank, None)
-    link = Link(context, key, own.host, signs, call.until)
-    link.start()
-    if not link.met(call.until):
-        return BROKEN, link.failure()
-    link.send({"type": "report", "about": to_json(own)})
-    signs.mark("waiting for the plan of the probe")
-    local = LocalRank(context.rank, call.python)
-    member = _Member(local, own, source, signs)
-    try:
-        while (message := link.next(link.until)) is not None:
-            code = message.get("exit_code")
-            if message.get("type") == "verdict" and type(code) is int and 0 <= code < 256:
-                return code, ""
-            if message.get("type") == "ask":
-                link.send({**member.answer(message), "type": "reply", "number": message.get("number")})
-        return BROKEN, link.lost()
-    finally:
-        local.close()
-
-
-class _Member:
-    def __init__(self, local: LocalRank, own: About, source: Source, signs: Signs) -> None:
-        self._local, self._own, self._source, self._signs = local, own, source, signs
-        self._before = Counters()
-        self._gpus = False
-
-    def answer(self, message: Message) -> dict[str, object]:
-        """Carry out one step; a step that is not known, or fails, is an answer too."""
-        try:
-            return self._answer(message)
-        except (FormatError, OSError, ValueError) as error:
-            return {"error": f"{type(error).__name__}: {error}"[:300]}
-
-    def _answer(self, message: Message) -> dict[str, object]:
-        step = message.get("step")
-        self._signs.mark(f"probe: {step}")
-        if step == "run":
-            job, place = message.get("job"), from_json(Place, message.get("place"))
-            if not isinstance(job, Mapping):
-                raise ValueError("no job")
-            planned = job.get("plan")
-            self._gpus = isinstance(planned, Mapping) and planned.get("backend") == "nccl"
-            self._before = self._counters()
-            self._local.run(job, place)
-            return {}
-        if step == "look":
-            return {"seen": to_json(self._local.seen())}
-        if step == "end":
-            still = message.get("still")
-            ranks = (
-                frozenset(r for r in still if isinstance(r, int)) if isinstance(still, list) else frozenset()
-            )
-            ending, lines = self._local.finish(ranks)
-            return {"told": to_json(Told(ending, lines, self._before, self._counters()))}
-        return {"error": f"no step {step!r}"[:100]}
-
-    def _counters(self) -> Counters:
-        return read(self._source, gpus=self._gpus) if self._own.local_rank == 0 or self._gpus else Counters()
 
 
 def _counters(source: Source, plan: ProbePlan, own: About) -> Counters:

@@ -10,9 +10,10 @@ from contextlib import closing
 from fsdp_doctor.cli.common import Settings
 from fsdp_doctor.cli.join_options import Joining
 from fsdp_doctor.cli.output import CannotAnswer, complain
-from fsdp_doctor.cli.probe_findings import deliver, judged, shown, visible
+from fsdp_doctor.cli.probe_findings import deliver, judged, shown, sound, visible, with_wrong_data
+from fsdp_doctor.cli.probe_follow import follow
 from fsdp_doctor.cli.probe_job import memory_of
-from fsdp_doctor.cli.probe_join import Call, Leading, follow
+from fsdp_doctor.cli.probe_join import Call, Leading
 from fsdp_doctor.cli.probe_wish import Wish
 from fsdp_doctor.cli.reporting import now
 from fsdp_doctor.cli.selecting import expired_suppressions
@@ -22,10 +23,11 @@ from fsdp_doctor.facts.collect import collect
 from fsdp_doctor.facts.source import Source
 from fsdp_doctor.findings import EXIT_CODES, Report, Verdict
 from fsdp_doctor.probe.free_gpus import in_use
-from fsdp_doctor.probe.launch import ProbeError
+from fsdp_doctor.probe.launch import MARGIN, ProbeError
 from fsdp_doctor.probe.member import About
 from fsdp_doctor.probe.node_links import node_links
 from fsdp_doctor.probe.planning import GLOO, NCCL
+from fsdp_doctor.probe.session import TURNED_SECONDS, look_at_data
 from fsdp_doctor.ranks import wire
 from fsdp_doctor.ranks.context import Context
 from fsdp_doctor.subjects.gpu import Gpus
@@ -95,6 +97,10 @@ def _lead(
         else:
             result = leading.measure(planned, there, source)
         found = judged(result, settings, wish.job, memory)
+        order = next_gpus(there) if planned.backend == NCCL and sound(found) else None
+        if order is not None and call.until - time.monotonic() > TURNED_SECONDS + MARGIN:
+            other = leading.measure(look_at_data(planned), there, source, order)
+            found = with_wrong_data(found, judged(other, settings))
         unjudged = list(found.unjudged)
         if result.deadline_passed:
             unjudged.append("the deadline came before the probe was through")
@@ -118,6 +124,23 @@ def _lead(
     finally:
         leading.close(code)
     return code
+
+
+def next_gpus(there: Mapping[int, About]) -> list[int] | None:
+    """CUDA indices by local rank that give each rank its neighbour's GPU.
+
+    None where a rank is alone on its host, or sees too few GPUs: a launcher gave each rank its own.
+    """
+    hosts: dict[str, list[About]] = {}
+    for about in there.values():
+        hosts.setdefault(about.host, []).append(about)
+    counts = {len(ranks) for ranks in hosts.values()}
+    seen = all(a.gpus >= len(ranks) for ranks in hosts.values() for a in ranks)
+    places = all(sorted(a.local_rank for a in ranks) == list(range(len(ranks))) for ranks in hosts.values())
+    if len(counts) != 1 or counts == {1} or not seen or not places:
+        return None
+    count = counts.pop()
+    return [*range(1, count), 0]
 
 
 def _target(ranks: int, hosts: int) -> str:

@@ -44,9 +44,14 @@ def with_counters_of(
 
 def turned(request: Request) -> Request:
     """The same ranks on the next GPU each, for a short look at the data: some faults show only so."""
-    plan = request.plan
     order: list[int | str] = list(request.devices or range(request.ranks))
-    short = ProbePlan(
+    plan = look_at_data(request.plan)
+    return replace(request, plan=plan, devices=tuple(order[1:] + order[:1]), rotated=True)
+
+
+def look_at_data(plan: ProbePlan) -> ProbePlan:
+    """A short plan of the same collectives, for their data and not for their speed."""
+    return ProbePlan(
         backend=plan.backend,
         ops=plan.ops,
         sizes=tuple(s for s in plan.sizes if s in TURNED_SIZES) or plan.sizes[:1],
@@ -59,4 +64,3 @@ def turned(request: Request) -> Request:
         deadline_seconds=min(TURNED_SECONDS, plan.deadline_seconds),
         timeout_seconds=plan.timeout_seconds,
     )
-    return replace(request, plan=short, devices=tuple(order[1:] + order[:1]), rotated=True)

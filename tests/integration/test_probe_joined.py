@@ -76,6 +76,13 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
     assert "SIGKILL" in failed[0]["found"]
 
 
+def test_data_that_is_wrong_with_the_devices_in_another_order_only(tmp_path: Path) -> None:
+    told, code = torchrun(tmp_path / "out.json", sabotage="permute-reordered:-1")
+    failed = [r for r in told["results"] if r["status"] == "fail"]
+    assert code == 1 and [(r["code"], r["row"]) for r in failed] == [("PRB001", "wrong")], failed
+    assert "reordered GPUs" in failed[0]["found"]
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

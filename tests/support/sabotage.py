@@ -6,6 +6,7 @@ SABOTAGE is `kind:rank[:number]`. The probe runs this script in place of its own
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -83,6 +84,8 @@ if mine and kind == "corrupt":
         patterns.words(tensor)[1] ^= 1 << 9
 
     collectives.fill_coded = fill
+if kind == "permute-reordered" and json.loads(Path(sys.argv[1]).read_text())["devices"]:
+    kind = "permute"
 if kind == "permute":  # on all ranks, as an algorithm does that takes the order of the devices for the ranks'
     gather = collectives.Case._all_gather
 

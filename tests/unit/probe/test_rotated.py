@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from fsdp_doctor.cli.probe_rank import next_gpus
 from fsdp_doctor.probe.launch import Request
+from fsdp_doctor.probe.member import About
 from fsdp_doctor.probe.planning import NCCL, plan
 from fsdp_doctor.probe.session import turned
 
@@ -30,6 +32,35 @@ def test_each_rank_gets_the_next_device(devices: Any, expected: tuple[object, ..
     assert made.plan.pair_bytes == () and made.plan.copy_bytes == ()
     assert set(made.plan.sizes) <= set(asked.plan.sizes) and made.plan.ops == asked.plan.ops
     assert made.plan.deadline_seconds < asked.plan.deadline_seconds
+
+
+def rank(number: int, host: str, local: int, gpus: int) -> About:
+    return About(number, host, local, gpus)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "order"),
+    [
+        ([rank(i, "a", i, 4) for i in range(4)], [1, 2, 3, 0]),
+        ([rank(0, "a", 0, 2), rank(1, "a", 1, 2), rank(2, "b", 0, 2), rank(3, "b", 1, 2)], [1, 0]),
+        ([rank(0, "a", 0, 8), rank(1, "b", 0, 8)], None),
+        ([rank(0, "a", 0, 1), rank(1, "a", 1, 1)], None),
+        ([rank(0, "a", 0, 2), rank(1, "a", 1, 2), rank(2, "b", 0, 2)], None),
+        ([rank(0, "a", 0, 2), rank(1, "a", 0, 2)], None),
+    ],
+    ids=[
+        "one host",
+        "two hosts",
+        "a GPU a host",
+        "each sees its own alone",
+        "uneven hosts",
+        "local ranks twice",
+    ],
+)
+def test_ranks_of_a_launcher_take_the_next_gpu_where_each_sees_all(
+    ranks: list[About], order: list[int] | None
+) -> None:
+    assert next_gpus({r.rank: r for r in ranks}) == order
 
 
 @pytest.fixture
