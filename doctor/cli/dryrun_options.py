@@ -72,6 +72,13 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
     click.option("--clip", is_flag=True, help="Clip the gradients' norm."),
     click.option("--offload", is_flag=True, help="Keep parameters and optimizer state on the host."),
     click.option(
+        "--ranks-per-node",
+        type=click.IntRange(1, 1 << 10),
+        default=8,
+        metavar="N",
+        help="Ranks that share a node's host memory. [default: 8]",
+    ),
+    click.option(
         "--dtype", metavar="DTYPE", help="dtype of the original parameters. [default: the model's own]"
     ),
     click.option("--autocast", metavar="DTYPE", help="Run forward under torch.autocast."),
@@ -135,6 +142,7 @@ def job_of(own: dict[str, object]) -> Job:
         ignored=_classes(own["ignored"]),
         use_orig_params=bool(own["use_orig_params"]),
         plan_only=bool(own["plan_only"]),
+        ranks_per_node=_int(own["ranks_per_node"]),
     )
     try:
         job.validate()

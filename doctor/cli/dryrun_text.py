@@ -42,8 +42,12 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
         f"forward and backward {size(last.fwd_bwd_peak)}, after backward {size(last.after_backward)}, "
         f"optimizer {size(last.opt_peak)}"
     )
-    if forecast.host_peak > 1 << 20:
-        lines.append(f"host memory per rank {size(forecast.host_peak)}")
+    host = forecast.host
+    if host.peak > 1 << 20:
+        pinned = f" ({size(host.pinned)} pinned)" if host.pinned else ""
+        lines.append(
+            f"host memory per rank {size(host.peak)}{pinned}, a node of {host.ranks} {size(host.node)}"
+        )
     overhead = forecast.overhead
     needed = (
         f"needed {size(forecast.needed)}: allocated, margin {size(forecast.margin)}, context "

@@ -12,6 +12,7 @@ from fsdp_doctor.memory.simulate import Living, Run, living, simulate, steps
 from fsdp_doctor.subjects.memory import (
     Assumption,
     Holder,
+    HostNeed,
     MemoryForecast,
     Moment,
     Overhead,
@@ -90,7 +91,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None) -> MemoryForecast:
         reserved_high=max(run.reserved_peak, simulate(events, deferred=True).reserved_peak),
         reserved_expandable=simulate(events, expandable=True).reserved_peak,
         steady=run.phases[-1].after,
-        host_peak=run.host_peak,
+        host=HostNeed(run.host.peak, run.host.pinned, run.host.pinned_requested, job.ranks_on_node),
         overhead=overhead,
         margin=int(peak * MARGIN),
         gpu=gpu.name if gpu is not None else "",

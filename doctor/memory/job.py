@@ -65,6 +65,8 @@ class Job:
     """FSDP1's argument."""
     plan_only: bool = False
     steps: int = 2
+    ranks_per_node: int = 8
+    """Ranks that share a node: they share its host memory, and FSDP1's hybrid strategies shard among them."""
 
     def validate(self) -> None:
         """Raises `JobError` for what cannot be run, before a child is started for it."""
@@ -88,8 +90,6 @@ class Job:
             )
         if self.api == "fsdp1" and self.shard_size is not None and self.strategy not in HYBRID:
             raise JobError(f"--shard-size with fsdp1 needs --strategy HYBRID_SHARD, not {self.strategy}")
-        if self.api == "fsdp1" and self.offload:
-            raise JobError("--offload is modelled for fsdp2 alone: FSDP1's CPUOffload is deprecated with it")
         if self.api == "ddp" and (self.offload or self.wrap or self.ignored):
             raise JobError("--api ddp has neither units (--wrap, --ignored-modules) nor --offload")
         if self.api != "fsdp1" and not self.use_orig_params:
@@ -111,8 +111,13 @@ class Job:
         if self.api == "ddp" or (self.strategy == "NO_SHARD" and self.api == "fsdp1"):
             return 1
         if self.strategy in HYBRID and self.shard_size is None:
-            return min(8, self.world_size)
+            return self.ranks_on_node
         return self._group
+
+    @property
+    def ranks_on_node(self) -> int:
+        """Ranks of one node of this job."""
+        return min(self.ranks_per_node, self.world_size)
 
     @property
     def groups(self) -> int:

@@ -16,6 +16,7 @@ from fsdp_doctor.memory.events import (
     WAITED,
     EventList,
 )
+from fsdp_doctor.memory.host import HostMemory
 
 
 @dataclass(slots=True)
@@ -40,8 +41,7 @@ class Run:
     peak: int = 0
     peak_row: int = 0
     reserved_peak: int = 0
-    host_peak: int = 0
-    host: int = 0
+    host: HostMemory = field(default_factory=HostMemory)
 
 
 def simulate(
@@ -58,7 +58,6 @@ def simulate(
     blocks: dict[int, Block] = {}
     used: set[int] = set()
     waiting: list[tuple[int, Block]] = []
-    host: dict[int, int] = {}
     phase = Phase("start", 0, 0)
     run.phases.append(phase)
     for row, (kind, block, size, stream, operator, _) in enumerate(events.rows()):
@@ -88,11 +87,9 @@ def simulate(
             phase = Phase(events.operator_names[operator], row, counters.allocated, counters.allocated, row)
             run.phases.append(phase)
         elif kind == HOST_ALLOCATE:
-            host[block] = size
-            run.host += size
-            run.host_peak = max(run.host_peak, run.host)
+            run.host.allocate(block, size, stream)
         elif kind == HOST_FREE:
-            run.host -= host.pop(block, 0)
+            run.host.free(block)
         if until is not None and row >= until:
             break
     phase.after, phase.reserved = counters.allocated, counters.reserved_peak

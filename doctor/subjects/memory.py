@@ -75,6 +75,25 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
+class HostNeed:
+    """What tensors take of a host's memory; the processes themselves come on top."""
+
+    peak: int
+    """Of one rank: plain tensors, and pinned blocks as the caching host allocator holds them."""
+    pinned: int = 0
+    """Of which pinned: each block is rounded up to a power of two, and is kept when it is freed."""
+    pinned_requested: int = 0
+    """What the pinned tensors hold."""
+    ranks: int = 1
+    """Ranks that share a node."""
+
+    @property
+    def node(self) -> int:
+        """Of all ranks of a node."""
+        return self.peak * self.ranks
+
+
+@dataclass(frozen=True, slots=True)
 class Assumption:
     """A value that the replay could not know."""
 
@@ -97,7 +116,7 @@ class MemoryForecast:
     reserved_expandable: int
     steady: int
     """Between two steps."""
-    host_peak: int
+    host: HostNeed
     overhead: Overhead
     margin: int
     """Added to `allocated` before it is compared with the GPU."""

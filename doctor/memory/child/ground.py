@@ -49,7 +49,7 @@ class Ground(Protocol):
 class FakeGround:
     """Fake CPU tensors under a tracker."""
 
-    device, pins = "cpu", False
+    device, pins = "cpu", True
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
@@ -84,7 +84,7 @@ class FakeGround:
 
     def buffer(self, buffer: torch.Tensor) -> Any:
         """See `Ground`."""
-        return torch.zeros_like(buffer, device="cpu")
+        return torch.zeros(buffer.shape, dtype=buffer.dtype, device="cpu")
 
     def before_forward(self) -> None:
         """See `Ground`."""

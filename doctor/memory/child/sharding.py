@@ -73,7 +73,7 @@ class Sharded:
         device = self.ground.device
         shard = self.job.get("shard_size")
         if self.job["strategy"] in HYBRID and not shard:
-            shard = min(8, self.world)
+            shard = min(int(self.job.get("ranks_per_node") or 8), self.world)
         if shard and self.world % shard:
             raise Refused("world", f"--shard-size {shard} does not divide --world-size {self.world}")
         if shard and (self.api == "fsdp2" or self.job["strategy"] in HYBRID):

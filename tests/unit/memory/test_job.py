@@ -24,7 +24,7 @@ def job(**more: object) -> Job:
         ({"shard_size": 3}, "does not divide --world-size 8"),
         ({"api": "fsdp1", "shard_size": 4}, "HYBRID_SHARD"),
         ({"api": "ddp", "wrap": ("Block",)}, "neither units"),
-        ({"api": "fsdp1", "offload": True}, "fsdp2 alone"),
+        ({"api": "ddp", "offload": True}, "nor --offload"),
     ],
 )
 def test_refused(more: dict[str, object], words: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fsdp_doctor.memory.child import events as written
 from fsdp_doctor.memory.events import BrokenEvents, EventList, read
+from fsdp_doctor.memory.host import PAGEABLE, PINNED, rounded
 from fsdp_doctor.memory.simulate import living, simulate, steps
 
 MIB = 1 << 20
@@ -77,7 +78,24 @@ def test_host_memory_is_kept_apart(tmp_path: Path) -> None:
     e.free(block, host=True)
     e.allocate(MIB, 0, "x", 0)
     run = simulate(kept(e, tmp_path))
-    assert (run.host_peak, run.peak) == (7 * MIB, MIB)
+    assert (run.host.peak, run.peak) == (7 * MIB, MIB)
+
+
+def test_pinned_blocks_are_powers_of_two_and_are_kept(tmp_path: Path) -> None:
+    e = written.Events()
+    first = e.allocate(5 * MIB, PINNED, "shard", 0, host=True)
+    e.allocate(3 * MIB, PAGEABLE, "state", 0, host=True)
+    e.free(first, host=True)
+    e.allocate(7 * MIB, PINNED, "gradient", 0, host=True)
+    e.allocate(MIB + 1, PINNED, "gradient", 0, host=True)
+    host = simulate(kept(e, tmp_path)).host
+    assert (host.pinned, host.peak, host.pinned_requested) == (10 * MIB, 13 * MIB, 8 * MIB + 1)
+    assert host.requested == 11 * MIB + 1
+
+
+@pytest.mark.parametrize(("size", "block"), [(0, 0), (1, 1), (4096, 4096), (4097, 8192), (5 << 30, 8 << 30)])
+def test_pinned_sizes(size: int, block: int) -> None:
+    assert rounded(size) == block
 
 
 @pytest.mark.parametrize("change", [{"rows": 10**9}, {"rows": -1}, {"rows": "8"}, {"operators": 3}])
