@@ -24,6 +24,11 @@ def _m(code: str, literals: tuple[str, ...], pattern: str, sample: str, gate: st
     return Signature(code, Kind.CONTEXT, 0, None, code, literals, pattern, "", "", "", sample, gate=gate)
 
 
+def is_marker(signature: Signature) -> bool:
+    """Whether a signature is no symptom."""
+    return signature.code[0] == "_"
+
+
 MARKERS: tuple[Signature, ...] = (
     _m(
         WORLD,
