@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,15 +60,15 @@ def measured(argv: list[str], limit: float, memory: float = float("inf")) -> Run
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(argv, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
         ended = False
-        while process.poll() is None:
-            now, used = _family(process.pid)
-            peak, spent = max(peak, now), max(spent, used)
-            if time.monotonic() - began > limit or peak > memory:
-                process.kill()
-                process.wait()
-                ended = True
-                break
-            time.sleep(0.05)
+        try:
+            while process.poll() is None and not ended:
+                now, used = _family(process.pid)
+                peak, spent = max(peak, now), max(spent, used)
+                ended = time.monotonic() - began > limit or peak > memory
+                time.sleep(0.05)
+        finally:
+            process.kill()
+            process.wait()
         seconds = time.monotonic() - began
         out.seek(0)
         text = out.read().decode("utf-8", "replace")
@@ -155,4 +156,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind
     sys.exit(main())

@@ -18,6 +18,9 @@ from fsdp_doctor.diagnosis.recording.signals import Forwarding
 
 POLL = 0.25
 """Seconds between two looks at whether the command has ended."""
+GATHER = 0.01
+"""Seconds that pass after a little output before more is fetched: to be woken costs more than a line does."""
+SMALL = 4096
 DRAIN = 2.0
 """Seconds without output, after the command's end, in which a child that it left may still write."""
 STOP_GRACE = 45.0
@@ -83,7 +86,7 @@ def conduct(
             _register(pipes, process.stdout, 1)
             _register(pipes, process.stderr, 2)
             while process.poll() is None:
-                _pump(pipes, console, POLL)
+                _pass_on(pipes, console)
                 if not stopped and watching.tick(console.bytes):
                     stopped, stop_at = True, time.monotonic() + STOP_GRACE
                     journal.event("stopping")
@@ -126,12 +129,12 @@ def _register(pipes: selectors.BaseSelector, stream: IO[bytes] | None, target: i
         pipes.register(stream, selectors.EVENT_READ, target)
 
 
-def _pump(pipes: selectors.BaseSelector, console: Console, seconds: float) -> bool:
-    """Pass on what is there within so many seconds; whether there was any."""
+def _pump(pipes: selectors.BaseSelector, console: Console, seconds: float) -> int:
+    """Pass on what is there within so many seconds; how many bytes."""
     if not pipes.get_map():
         time.sleep(seconds)
-        return False
-    some = False
+        return 0
+    passed = 0
     for key, _ in pipes.select(seconds):
         try:
             data = os.read(key.fd, CHUNK)
@@ -141,10 +144,21 @@ def _pump(pipes: selectors.BaseSelector, console: Console, seconds: float) -> bo
             data = b""
         if data:
             console.take(key.fd, data, key.data)
-            some = True
+            passed += len(data)
         else:
             pipes.unregister(key.fileobj)
-    return some
+    return passed
+
+
+def _pass_on(pipes: selectors.BaseSelector, console: Console) -> None:
+    """Pass on what comes until it is time for a look: a job may print a thousand lines in between."""
+    until = time.monotonic() + POLL
+    while (left := until - time.monotonic()) > 0:
+        passed = _pump(pipes, console, left)
+        if not passed:
+            return
+        if passed < SMALL:
+            time.sleep(GATHER)
 
 
 def _drain(pipes: selectors.BaseSelector, console: Console) -> None:
