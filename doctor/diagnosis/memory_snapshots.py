@@ -62,11 +62,12 @@ def _snapshot(path: str, name: str, answer: Answer) -> MemorySnapshot:
         size = os.path.getsize(path)
     except OSError:
         size = 0
+    problem = f"cut: {answer['cut']}; what it held before was used" if answer["cut"] else ""
     return MemorySnapshot(
         name,
         int(ranks[-1]) if ranks else None,
         tuple(devices),
         tuple(TracedOom(*o) for o in ooms),
         size,
-        f"cut: {answer['cut']}; what it held before was used" if answer["cut"] else "",
+        problem or str(answer.get("partial", "")),
     )

@@ -64,4 +64,4 @@ class MemorySnapshot:
     """The last ones, oldest first."""
     bytes: int = 0
     cut: str = ""
-    """Why the end is missing; "" for a whole snapshot."""
+    """What of it is missing or was not read, and why; "" for a whole snapshot."""

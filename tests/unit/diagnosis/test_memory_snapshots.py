@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -14,6 +15,7 @@ from fixtures.logs import HEALTHY, snapshots
 from fixtures.logs.scenes import oom
 from fsdp_doctor.cli.main import run
 from fsdp_doctor.diagnosis.culprit.decide import conclude
+from fsdp_doctor.diagnosis.flight.child import dump, large_snapshot, plain
 from fsdp_doctor.diagnosis.session import incident, read
 from fsdp_doctor.subjects.incident import Diagnosis, Incident
 
@@ -150,6 +152,63 @@ def test_a_cut_snapshot_keeps_what_it_held(tmp_path: Path) -> None:
     evidence, _ = diagnosed(path)
     assert evidence.snapshots[0].devices[0].allocated == 1800 * MIB
     assert "cut" in evidence.inputs[0].problem
+
+
+@pytest.mark.parametrize("name", snapshots.SHAPES)
+def test_shapes_of_other_releases(tmp_path: Path, name: str) -> None:
+    (tmp_path / NAME).write_bytes(pickle.dumps(snapshots.SHAPES[name]()))
+    (found,) = diagnosed(tmp_path)[0].snapshots
+    first = found.devices[0]
+    assert (first.allocated, first.pending, first.reserved) == (1800 * MIB, 40 * MIB, 2440 * MIB)
+    assert first.holders[0].bytes == 1800 * MIB if name == "history disabled" else first.holders[0].line == 7
+    assert [o.requested // MIB for o in found.ooms] == ([512] if "no trace" not in name else [])
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("oom", [0, 512])
+def test_a_large_one_is_read_in_little_memory_with_the_same_figures(
+    tmp_path: Path, oom: int, protocol: int
+) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(pickle.dumps(snapshots.long(40_000, oom), protocol=protocol))
+    whole, little = dump.describe(str(path)), large_snapshot.read(str(path))
+    assert little is not None
+    assert little.pop("partial") == large_snapshot.PARTIAL
+    assert little == whole
+    assert [o[1] for o in whole["ooms"]] == ([oom * MIB] if oom else [])  # type: ignore[attr-defined]
+
+
+def test_a_large_file_by_the_command(tmp_path: Path) -> None:
+    root = snapshots.long(100, 512)
+    root["external_annotations"] = ["x" * (dump.LARGE + 1)]
+    (tmp_path / NAME).write_bytes(pickle.dumps(root))
+    evidence, diagnosis = diagnosed(tmp_path)
+    assert evidence.inputs[0].problem == large_snapshot.PARTIAL
+    assert diagnosis.cause is not None and "512.00 MiB" in diagnosis.cause.title
+
+
+def test_a_hostile_large_one_runs_nothing(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    root = {"segments": [_Evil(canary)], "device_traces": [[]], "more": "x" * 100_000}
+    path = tmp_path / NAME
+    path.write_bytes(pickle.dumps(root))
+    with pytest.raises(plain.Refused):
+        large_snapshot.read(str(path))
+    assert not canary.exists()
+    for cut in range(0, 400, 7):  # what is left when it is cut is no answer, or one
+        path.write_bytes(pickle.dumps(snapshots.long(10, 512))[: -1 - cut * 20])
+        with contextlib.suppress(plain.Cut):
+            large_snapshot.read(str(path))
+
+
+def test_torchs_own_reader_takes_these_for_snapshots() -> None:
+    """`torch.cuda._memory_viz` sums the same bytes out of what is made here."""
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    root = snapshots.SHAPES["as torch 2.13 writes it"]()
+    sums = viz.segsum(root)
+    for line in ("segments: 3", "total_reserved: 2.4GiB", "total_allocated: 1.8GiB", "total_free: 640.0MiB"):
+        assert line in sums, sums
+    assert "OutOfMemoryError # 512.0MiB requested, 90.0MiB free" in viz.trace(root)
 
 
 def test_the_command_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

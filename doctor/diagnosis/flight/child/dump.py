@@ -9,10 +9,12 @@ import os
 import re
 from array import array
 
-from . import plain, snapshot, stream, text_form
+from . import large_snapshot, plain, snapshot, stream, text_form
 from .columns import Columns, whole, words
 
 SIZE_LIMIT = 512 << 20
+LARGE = 64 << 20
+"""Bytes from which a snapshot of memory is not read whole: its objects take five times as many."""
 GROUPS = 4096
 _RANKS = re.compile(r"^\[\s*(?:\d{1,9}\s*(?:,\s*\d{1,9}\s*)*)?\]$")
 _STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
@@ -21,6 +23,8 @@ _STATUS = ("last_enqueued_collective", "last_started_collective", "last_complete
 def describe(path: str) -> dict[str, object]:
     """What a file holds. `problem` and `kind` say why it is no dump; never raises but for lack of memory."""
     try:
+        if os.path.getsize(path) > LARGE and (large := _large(path)) is not None:
+            return large
         data = _read(path)
     except (OSError, EOFError, ValueError) as error:
         return _no("unreadable", getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"[:200])
@@ -49,6 +53,16 @@ def describe(path: str) -> dict[str, object]:
 
 def _no(kind: str, problem: str) -> dict[str, object]:
     return {"kind": kind, "problem": problem}
+
+
+def _large(path: str) -> dict[str, object] | None:
+    """The answer for a large snapshot of memory; None for anything else."""
+    try:
+        return large_snapshot.read(path)
+    except plain.Refused as error:
+        return _no("refused", f"a pickle that is more than data: {error}; nothing of it was run")
+    except (plain.Cut, RecursionError):
+        return None
 
 
 def _read(path: str) -> bytes:

@@ -20,18 +20,22 @@ class Cut(Exception):
     """The pickle ends before its data does."""
 
 
-class _Plain(pickle.Unpickler):
+class Plain(pickle.Unpickler):
+    """C's unpickler, which builds no class and follows no reference to the outside."""
+
     def find_class(self, module: str, name: str) -> object:
+        """Refuse it."""
         raise Refused(f"it asks for {module}.{name}"[:200])
 
     def persistent_load(self, pid: object) -> object:
+        """Refuse it."""
         raise Refused("it refers to data outside of itself")
 
 
 def load(data: bytes) -> object:
     """The object of a pickle. Raises `Refused`, or `Cut` for anything that is not a whole pickle."""
     try:
-        return _Plain(io.BytesIO(data)).load()
+        return Plain(io.BytesIO(data)).load()
     except Refused:
         raise
     except MemoryError:

@@ -41,7 +41,7 @@ def summed(root: dict[object, object], form: str, cut: str) -> dict[str, object]
         "form": form,
         "cut": cut,
         "devices": [devices[n].told(n) for n in sorted(devices)],
-        "ooms": _ooms(root.get("device_traces"), sites),
+        "ooms": ooms(root.get("device_traces"), sites),
     }
 
 
@@ -131,8 +131,9 @@ def _frames(block: dict[object, object]) -> object:
     return block.get("frames")
 
 
-def _ooms(traces: object, sites: _Sites) -> list[list[object]]:
+def ooms(traces: object, sites: _Sites | None = None) -> list[list[object]]:
     """[device, requested, free, file, line, function] of the last entries of each device."""
+    sites = sites or _Sites()
     found: list[list[object]] = []
     for number, trace in enumerate(traces[:DEVICES] if type(traces) is list else []):
         if type(trace) is not list:
