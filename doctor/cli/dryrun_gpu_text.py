@@ -35,19 +35,20 @@ def render(found: MemoryMeasurement, style: Style) -> str:
         ]
     )
     rows = [HEAD]
+    last = len(found.moments) - 1 if found.oom else -1
     rows += [
         (
             str(m.step or "-"),
             m.phase,
             size(m.predicted_peak),
             size(m.measured_peak),
-            _percent(error(m.predicted_peak, m.measured_peak)),
+            "memory ran out" if i == last else _percent(error(m.predicted_peak, m.measured_peak)),
             size(m.predicted_after),
             size(m.measured_after),
-            _percent(error(m.predicted_after, m.measured_after)),
+            "-" if i == last else _percent(error(m.predicted_after, m.measured_after)),
             size(m.reserved),
         )
-        for m in found.moments
+        for i, m in enumerate(found.moments)
     ]
     widths = [max(len(r[i]) for r in rows) for i in range(len(HEAD))]
     for row in rows:
