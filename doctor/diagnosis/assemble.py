@@ -83,9 +83,11 @@ def assemble(
     if shifts:
         hits = [replace(h, origin=_shifted(h.origin, shifts)) for h in hits]
     return Incident(
-        inputs=(*(Input(s.name, s.kind, s.bytes, s.lines, s.problem) for s in scans), *inputs),
+        inputs=(*(Input(s.name, _kind(s), s.bytes, s.lines, s.problem) for s in scans), *inputs),
         hits=tuple(hits),
         exits=tuple(exits),
+        accounts=tuple(a for s in scans for a in s.accounts),
+        ras=tuple(r for s in scans for r in s.ras),
         job=job,
         steps=tuple(steps),
         last_lines=tuple(_last_lines(scans, who)),
@@ -96,6 +98,10 @@ def assemble(
         clock_offsets=shifts,
         truncated=truncated,
     )
+
+
+def _kind(scan: SourceScan) -> str:
+    return "accounting" if scan.kind == "log" and scan.accounts and not scan.found else scan.kind
 
 
 def _part_attempts(scan: SourceScan) -> None:
@@ -399,6 +405,8 @@ def _world(scans: Sequence[SourceScan], hits: Sequence[Hit], ranks: set[int]) ->
     fitting = [n for n, _ in said.most_common() if n >= lowest]
     if fitting:
         return max(fitting), True, "the logs say so"
+    if (gpus := max((r.gpus or 0 for s in scans for r in s.ras), default=0)) >= max(lowest, 1):
+        return gpus, True, "NCCL's RAS counts so many GPUs"
     for hit in hits:
         if hit.code == "LOG140" and int(hit.fields["want"]) >= lowest:
             return int(hit.fields["want"]), True, "the store waited for so many"

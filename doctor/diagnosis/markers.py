@@ -17,6 +17,11 @@ STACK = "_stack"
 MEMORY_STACK = "_faulthandler"
 DONE = "_done"
 ACCOUNT = "_account"
+ACCOUNT_TABLE = "_account_table"
+ACCOUNT_JOB = "_account_job"
+ACCOUNT_SUMMARY = "_account_summary"
+RAS = "_ras"
+ACCOUNTS = (ACCOUNT, ACCOUNT_TABLE, ACCOUNT_JOB, ACCOUNT_SUMMARY)
 TRACEBACK = "_traceback"
 
 
@@ -117,9 +122,36 @@ MARKERS: tuple[Signature, ...] = (
     ),
     _m(
         ACCOUNT,
-        ("FAILED", "OUT_OF_ME", "NODE_FAIL", "TIMEOUT", "CANCELLED", "COMPLETED"),
-        r"^(?P<job>\d+(?:\.\w+)?)[ |]+.*?\b(?P<state>FAILED|OUT_OF_MEMORY|OUT_OF_ME\+?|NODE_FAIL|TIMEOUT|CANCELLED(?: by \d+|\+)?|COMPLETED)\b[ |]+(?P<code>\d+):(?P<sig>\d+)",
+        ("FAIL", "OUT_OF_ME", "TIMEOUT", "DEADLINE", "PREEMPTED", "CANCELLED", "COMPLETED"),
+        r"^(?P<job>\d+(?:[_.]\w+)*)[ |]+.*?\b(?P<state>(?:NODE_|BOOT_)?FAIL(?:ED)?|OUT_OF_ME(?:MORY)?\+?|TIMEOUT"
+        r"|DEADLINE|PREEMPTED|CANCELLED(?: by \d+|\+)?|COMPLETED)[ |]+(?P<code>\d+):(?P<sig>\d+)",
         "4421.0|python|FAILED|1:0|node7",
-        gate=r"(?:FAILED|OUT_OF_ME\w*\+?|NODE_FAIL|TIMEOUT|CANCELLED(?: by \d+|\+)?|COMPLETED)[ |]+\d+:\d",
+        gate=r"(?:FAIL(?:ED)?|OUT_OF_ME\w*\+?|TIMEOUT|DEADLINE|PREEMPTED|CANCELLED(?: by \d+|\+)?|COMPLETED)"
+        r"[ |]+\d+:\d",
+    ),
+    _m(
+        ACCOUNT_TABLE,
+        ("JobID",),
+        r"^\s*JobID(?:Raw)?\b.*\bState\b|^\s*[A-Z]\w+[ |,;\t].*\bJobID(?:Raw)?\b.*\bState\b"
+        r"|^\s*State\b.*\bJobID(?:Raw)?\b",
+        "JobID|JobName|State|ExitCode|NodeList",
+    ),
+    _m(
+        ACCOUNT_JOB,
+        ("JobState=",),
+        r"^\s*JobState=(?P<state>[A-Z_]+)\b",
+        "   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)",
+    ),
+    _m(
+        RAS,
+        ("Communicators... (",),
+        r"^Communicators\.\.\. \(",
+        "Communicators... (0.00s)",
+    ),
+    _m(
+        ACCOUNT_SUMMARY,
+        ("(exit code ",),
+        r"^State: (?P<state>[A-Z_]+) \(exit code (?P<code>\d+)\)",
+        "State: OUT_OF_MEMORY (exit code 0)",
     ),
 )

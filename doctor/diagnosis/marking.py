@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from fsdp_doctor.diagnosis import blocks, markers
+from fsdp_doctor.diagnosis import accounting, blocks, markers, ras
 from fsdp_doctor.diagnosis.blocks import Line
 from fsdp_doctor.diagnosis.clocks import parse
 from fsdp_doctor.diagnosis.reader import Reader, clip
@@ -15,7 +15,7 @@ from fsdp_doctor.subjects.incident import Exit, Frame, ThreadStack
 
 STACKS = (markers.STACK, markers.MEMORY_STACK)
 HEAD = 8
-"""Lines above an entry of torchrun's table that belong to it."""
+"""Lines above an entry of a table that may belong to it."""
 TOLD = 300
 
 
@@ -40,12 +40,20 @@ class Surroundings:
 
 def mark(
     scan: SourceScan, reader: Reader, code: str, fields: Mapping[str, str], around: Surroundings
-) -> None:
-    """Note what a marker caught."""
+) -> Sequence[int]:
+    """Note what a marker caught; gives where other lines begin that were read with it."""
     if code in STACKS:
         _stack(scan, reader, code, fields, around)
-        return
+        return ()
+    if code in markers.ACCOUNTS:
+        accounts, taken = accounting.read(code, fields, around.line, around.above(HEAD), around.below())
+        scan.accounts += [replace(a, file=scan.name) for a in accounts]
+        return taken
     line = around.line
+    if code == markers.RAS:
+        answer = ras.report(line, around.above(HEAD), around.below())
+        scan.ras.append(replace(answer, file=scan.name))
+        return ()
     frames: tuple[Frame, ...] = ()
     if code == markers.FRAME:
         frames = (_frame(fields, _source(around)),)
@@ -53,6 +61,7 @@ def mark(
         frames = (_frame(fields),)
     key = reader.key(line.prefix)
     scan.marked.append(Marked(code, dict(fields), key, reader.origin(line), clip(line.prefix.text), frames))
+    return ()
 
 
 def _frame(fields: Mapping[str, str], code: str = "") -> Frame:

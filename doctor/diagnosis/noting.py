@@ -48,8 +48,8 @@ class Notes:
         self._reader = reader
         self._waiting: dict[Key, list[Line]] = {}
 
-    def observe(self, window: Window, low: int, high: int, traced: Container[int]) -> None:
-        """Note every line between two places; those that begin in `traced` belong to a traceback."""
+    def observe(self, window: Window, low: int, high: int, taken: Container[int]) -> None:
+        """Note every line between two places; those in `taken` are parts of a traceback or a table."""
         data = window.data
         if low > window.start:
             low = data.find(b"\n", low, high) + 1
@@ -62,12 +62,12 @@ class Notes:
             stop = stop if stop >= 0 else high
             if stop > low:
                 raw = window.text(low, min(stop, low + LONGEST))
-                self._note(self._reader.line(low, number, raw), traced)
+                self._note(self._reader.line(low, number, raw), taken)
             low = stop + 1
             number += grows
-        self._settle(traced)
+        self._settle(taken)
 
-    def _note(self, line: Line, traced: Container[int]) -> None:
+    def _note(self, line: Line, taken: Container[int]) -> None:
         text, key = line.prefix.text, self._reader.key(line.prefix)
         if not text.strip():
             return
@@ -81,8 +81,8 @@ class Notes:
         waiting = self._waiting.setdefault(key, [])
         waiting.append(line)
         if len(waiting) >= NOTED:
-            self._settle(traced)
-        if line.at not in traced:
+            self._settle(taken)
+        if line.at not in taken:
             self._note_step(key, line, text)
 
     def _note_step(self, key: Key, line: Line, text: str) -> None:
@@ -95,14 +95,14 @@ class Notes:
             points.append(StepPoint(None, point[0], point[1], self._reader.origin(line), share))
             thin(points)
 
-    def _settle(self, traced: Container[int]) -> None:
+    def _settle(self, taken: Container[int]) -> None:
         """Of each writer the last line, and the last one of its own: only these are looked at closely."""
         for key, lines in self._waiting.items():
             seen = self._scan.seen[key]
             seen.text, seen.origin = clip(lines[-1].prefix.text), self._reader.origin(lines[-1])
             for line in reversed(lines):
                 text = line.prefix.text
-                if line.at not in traced and not LOUD.search(text) and not LOUD.search(line.raw):
+                if line.at not in taken and not LOUD.search(text) and not LOUD.search(line.raw):
                     seen.own = clip(text)
                     break
         self._waiting.clear()

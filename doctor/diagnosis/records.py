@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fsdp_doctor.subjects.accounting import Account
 from fsdp_doctor.subjects.incident import Exit, Frame, Hit, Origin, StepPoint, ThreadStack
+from fsdp_doctor.subjects.ras import RasReport
 
 Key = tuple[int | None, int | None, int | None, str | None]
 """Rank, local rank, task, host: as far as a line's prefix tells who wrote it."""
@@ -57,6 +59,8 @@ class SourceScan:
     marked: list[Marked] = field(default_factory=list)
     exits: list[Exit] = field(default_factory=list)
     stacks: list[tuple[Key, ThreadStack]] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=list)
+    ras: list[RasReport] = field(default_factory=list)
     steps: dict[Key, list[StepPoint]] = field(default_factory=dict)
     seen: dict[Key, Seen] = field(default_factory=dict)
     attempts: int = 0
@@ -70,6 +74,8 @@ class SourceScan:
         """Append what the part of the file after this one gave."""
         for part in (later.found, later.marked, later.exits, later.stacks):
             _shift(part, self.lines, self.attempts)
+        self.accounts += [replace(a, line=a.line + self.lines) for a in later.accounts]
+        self.ras += [replace(r, line=r.line + self.lines) for r in later.ras]
         self.found += later.found
         self.marked += later.marked
         self.exits += later.exits
@@ -88,8 +94,6 @@ class SourceScan:
 
 
 def _moved(origin: Origin, lines: int, attempts: int) -> Origin:
-    from dataclasses import replace
-
     return replace(origin, line=origin.line + lines, attempt=origin.attempt + attempts)
 
 
@@ -98,8 +102,6 @@ def _shift(
     lines: int,
     attempts: int,
 ) -> None:
-    from dataclasses import replace
-
     for i, part in enumerate(parts):
         if isinstance(part, Found):
             part.hit = replace(part.hit, origin=_moved(part.hit.origin, lines, attempts))

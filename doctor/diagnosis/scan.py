@@ -83,8 +83,8 @@ class Look:
         self._reader = reader
         self._window = window
         self._notes = Notes(scan, reader)
-        self._traced: set[int] = set()
-        """Where lines begin that belong to a traceback: they are no lines of their own."""
+        self._taken: set[int] = set()
+        """Where lines begin that were read as parts of a traceback or a table."""
         self._ends: dict[int, tuple[Line, tuple[Frame, ...]]] = {}
         """Where the last lines of tracebacks begin, with their frames."""
 
@@ -108,11 +108,11 @@ class Look:
             self._line(at, stop, gates)
         self._end_traces(end)
         for low, high in samples(start, end):
-            self._notes.observe(window, low, high, self._traced)
+            self._notes.observe(window, low, high, self._taken)
         self._move(window.advance(end), end)
 
     def _move(self, back: int, end: int) -> None:
-        self._traced = {s - back for s in self._traced if s >= end}
+        self._taken = {s - back for s in self._taken if s >= end}
         self._ends = {a - back: (replace(x[0], at=x[0].at - back), x[1]) for a, x in self._ends.items()}
 
     def _around(self, line: Line, stop: int) -> Surroundings:
@@ -123,7 +123,7 @@ class Look:
     def _line(self, at: int, stop: int, gates: set[int]) -> None:
         """A line that some signatures may know."""
         self._end_traces(at)
-        if at in self._traced:
+        if at in self._taken:
             return
         signatures = [s for g in gates for s in self._matcher.gates[g]]
         token = TOKEN.match(self._window.data, at)
@@ -193,11 +193,11 @@ class Look:
     def _mark(self, code: str, fields: dict[str, str], around: Surroundings, key: Key) -> None:
         if code == markers.TRACEBACK:
             trace = blocks.traceback(around.line, around.below())
-            self._traced.update(a for a in trace.lines[1:] if trace.end is None or a != trace.end.at)
+            self._taken.update(a for a in trace.lines[1:] if trace.end is None or a != trace.end.at)
             if trace.end is not None and trace.frames:
                 self._ends[trace.end.at] = (trace.end, trace.frames)
         elif self.ledger.takes_mark(code, key):
-            marking.mark(self._scan, self._reader, code, fields, around)
+            self._taken.update(marking.mark(self._scan, self._reader, code, fields, around))
 
     def _hit(
         self,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fsdp_doctor.subjects.accounting import Account
 from fsdp_doctor.subjects.memory_snapshot import MemorySnapshot
+from fsdp_doctor.subjects.ras import RasReport
 
 ROOT = "root"
 LIKELY = "likely"
@@ -227,6 +229,9 @@ class Incident:
     inputs: tuple[Input, ...] = ()
     hits: tuple[Hit, ...] = ()
     exits: tuple[Exit, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    ras: tuple[RasReport, ...] = ()
+    """In the order of the questions."""
     job: JobShape = field(default_factory=JobShape)
     steps: tuple[StepPoint, ...] = ()
     last_lines: tuple[LastLine, ...] = ()

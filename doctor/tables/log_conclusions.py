@@ -47,6 +47,7 @@ NOT_PUBLISHED = "LOG020"
 PEER_NAMED = "LOG021"
 MEMORY_SNAPSHOT = "LOG022"
 DATA_LOADING = "LOG023"
+RAS = "LOG024"
 CANNOT_TELL = "LOG099"
 
 _TORCH = "torch ProcessGroupNCCL and gloo; published post-mortems"
@@ -272,6 +273,16 @@ CONCLUSIONS: Mapping[str, ConclusionKind] = {
             "The GPU idles while a step waits for its batch: the input pipeline does not keep up.",
             "Raise num_workers, set pin_memory=True, persistent_workers=True and a larger prefetch_factor in the DataLoader; preprocess ahead of time, and look at the storage that the data comes from",
             "torch.utils.data.DataLoader; PyTorch performance tuning guide",
+        ),
+        ConclusionKind(
+            RAS,
+            "NCCL's RAS names a process or a rank",
+            Row.NCCL,
+            "Reads what `ncclras` answers of a running job: processes that are dead or do not answer, and ranks that have launched fewer collectives than the others, compared over several answers where there are some.",
+            "RAS runs in a thread of each process: one that does not answer is stopped, gone or unreachable, and a rank whose counts stand still while it answers is busy elsewhere.",
+            "Take the stack of the named process, and read its log and the kernel's of its node",
+            "NCCL documentation, RAS (NCCL 2.24 on)",
+            "py-spy dump --pid PID",
         ),
         ConclusionKind(
             CANNOT_TELL,

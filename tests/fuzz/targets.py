@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fixtures.checkpoints import saved
-from fixtures.logs.scenes import SCENES
+from fixtures.logs.all_scenes import SCENES
 from fsdp_doctor.ckpt.reading import read_here
 from fsdp_doctor.diagnosis import flight
 from fsdp_doctor.diagnosis.culprit.decide import conclude

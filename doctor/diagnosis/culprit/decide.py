@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsdp_doctor.diagnosis.culprit import absent, collectives, loading, memory, pace, roots, stands
+from fsdp_doctor.diagnosis.culprit import (
+    absent,
+    accounted,
+    collectives,
+    loading,
+    memory,
+    pace,
+    ras,
+    roots,
+    stands,
+)
 from fsdp_doctor.diagnosis.culprit.states import rank_states
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, proof, rank_words, unique_proofs
 from fsdp_doctor.diagnosis.summary import summary, timeline
@@ -74,7 +84,9 @@ def _attempt(view: View) -> list[Conclusion]:
         *roots.candidates(view),
         *collectives.candidates(view),
         *absent.candidates(view),
+        *accounted.candidates(view),
         *stands.candidates(view),
+        *ras.candidates(view),
         *pace.candidates(view),
         *loading.candidates(view),
         *memory.candidates(view),
@@ -99,7 +111,7 @@ def _reason_first(view: View, ordered: list[Candidate]) -> list[Candidate]:
     """That a rank never entered a collective says where it was missed; an error of its own says why."""
     culprits = set(ordered[0].conclusion.culprits)
     told = [r for r in view.incident.recorder if r.kind == "missing" and set(r.ranks) == culprits]
-    recorded = {codes.RECORDER if r.conclusion is None else r.conclusion.code for r in told}
+    recorded = {codes.RECORDER if r.conclusion is None else r.conclusion.code for r in told} | {codes.RAS}
     if ordered[0].own or ordered[0].conclusion.code not in recorded:
         return ordered
     for reason in ordered[1:]:

@@ -9,6 +9,7 @@ from string import Formatter
 
 from fsdp_doctor.diagnosis import oom, phases
 from fsdp_doctor.diagnosis.culprit.view import (
+    WAITED,
     Candidate,
     View,
     proof,
@@ -36,6 +37,8 @@ LATE = 25
 LONG_BEFORE = 7200.0
 """Seconds before the first consequence within which a fault of a device counts as its cause."""
 CONFIDENT = 70
+TIME_USED_UP = 55.0
+"""Score of a time limit that a job only reached because it hung."""
 CONTEXT_OF = {"LOG602", "LOG114", "LOG401", "LOG402", "LOG404", "LOG139", "LOG147", "LOG152", "LOG732"}
 JOB_SHARE = 0.5
 SHAPE = re.compile(r"\d+(?:\.\d+)?")
@@ -62,6 +65,8 @@ def _excused(view: View, hit: Hit) -> bool:
             return meaning.kind is Kind.INFORMATION or number == 45
         first = view.first_consequence
         return first is not None and hit.origin.time is not None and hit.origin.time < first - LONG_BEFORE
+    if hit.code in HOST_OOM and view.is_accounted(hit):
+        return True  # said with step and node by `accounted`
     if hit.code == "LOG205" and any(
         e.rank is not None and e.code in (-9, -11, -7, -4, -8) for e in view.exits
     ):
@@ -100,6 +105,8 @@ def _candidate(view: View, hits: Sequence[Hit]) -> Candidate | None:
     if first.code == XID:
         meaning = XIDS.get(int(first.fields["xid"]))
         score = 99.0 if meaning is None or meaning.kind is Kind.HARDWARE else 58.0
+    if first.code == CANCELLED and _hung_before(view, hits):
+        score = TIME_USED_UP
     conclusion = _conclusion(view, signature, hits, culprits)
     return Candidate(
         min(score, 99.0),
@@ -125,6 +132,16 @@ def _generic_score(view: View, hits: Sequence[Hit], score: float) -> float:
     if not any(h.frames for h in hits) and not view.consequences and not view.failed_exits:
         return score - 15 if any(_at_end(view, h) for h in hits) else -1
     return score
+
+
+def _hung_before(view: View, hits: Sequence[Hit]) -> bool:
+    """Whether a job that reached its time limit had failed or hung before, so that the limit was a consequence."""
+    if not any("TIME" in value for h in hits for name, value in h.fields.items() if name.startswith("why")):
+        return False
+    before = [h for h in view.hits if h.order < hits[0].order and h.origin.rank is not None]
+    return any(
+        h.code in WAITED or (h.kind in (ROOT, LIKELY) and h.frames and not view.went_on(h)) for h in before
+    )
 
 
 def _at_end(view: View, hit: Hit) -> bool:

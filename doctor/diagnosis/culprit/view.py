@@ -153,14 +153,18 @@ class View:
         """Whether the job went on well after a line: later steps, or an end without any failure."""
         if self.failed_exits or self.consequences:
             return False
-        later = [
-            p
-            for p in self.incident.steps
-            if p.origin.file == hit.origin.file and p.origin.line > hit.origin.line
-        ]
-        if len({p.step for p in later}) >= 2:
-            return True
-        return bool(self.incident.done) or self._ends_well(hit)
+        return self.went_on(hit) or bool(self.incident.done) or self._ends_well(hit)
+
+    def went_on(self, hit: Hit) -> bool:
+        """Whether a file tells of further steps after a line."""
+        at = hit.origin
+        later = {p.step for p in self.incident.steps if p.origin.file == at.file and p.origin.line > at.line}
+        return len(later) >= 2
+
+    def is_accounted(self, hit: Hit) -> bool:
+        """Whether a line is a record of the scheduler's accounting, which is read as such."""
+        at = (hit.origin.file, hit.origin.line)
+        return any((a.file, a.line) == at for a in self.incident.accounts)
 
     def _ends_well(self, hit: Hit) -> bool:
         length = next((i.lines for i in self.incident.inputs if i.name == hit.origin.file), 0)

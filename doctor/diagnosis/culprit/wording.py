@@ -97,6 +97,21 @@ def _verbs(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
 # from outside
 
 
+NODE_DOWN = (
+    "The node does not answer Slurm any more; the ranks on the others wait for it or are told to stop.",
+    Remedy(
+        "Find the node and why it failed, leave it out and start again from the last checkpoint (sbatch --requeue, --exclude=NODE)",
+        "sinfo -R; scontrol show node NODE; sacct -j JOB -o JobID,State,NodeList",
+    ),
+)
+TIME_UP = (
+    "All ranks were told to stop at the end of the time that the job had asked for. If it made no progress before, it hung: look at the last lines of all ranks.",
+    Remedy(
+        "Ask for more time (--time), or save on a warning signal (sbatch --signal=B:USR1@120) and requeue"
+    ),
+)
+
+
 def _scheduler(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     del view
     said = " ".join(v for h in (first, *hits) for v in h.fields.values())
@@ -104,19 +119,11 @@ def _scheduler(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Wor
         return replace(
             words,
             title="A node of the job went down, and the scheduler ended it (NODE FAILURE)",
-            why="The node does not answer Slurm any more; the ranks on the others wait for it or are told to stop.",
-            fixes=(
-                Remedy(
-                    "Find the node and why it failed, leave it out and start again from the last checkpoint (sbatch --requeue, --exclude=NODE)",
-                    "sinfo -R; scontrol show node NODE; sacct -j JOB -o JobID,State,NodeList",
-                ),
-            ),
+            why=NODE_DOWN[0],
+            fixes=(NODE_DOWN[1],),
         )
     if "TIME" in said:
-        fix = (
-            "Ask for more time (--time), or save on a warning signal (sbatch --signal=B:USR1@120) and requeue"
-        )
-        return replace(words, fixes=(Remedy(fix),))
+        return replace(words, why=TIME_UP[0], fixes=(TIME_UP[1],))
     if not any(name.startswith("why") for name in first.fields):
         return replace(
             words,

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.logs import HEALTHY, incident_of
-from fixtures.logs.scenes import SCENES
+from fixtures.logs.all_scenes import SCENES
 from fsdp_doctor.diagnosis.culprit.decide import conclude
 from fsdp_doctor.diagnosis.readers import streams
 from fsdp_doctor.diagnosis.session import incident, read

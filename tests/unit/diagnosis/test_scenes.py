@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.logs import HEALTHY, incident_of
-from fixtures.logs.scenes import SCENES, Scene
+from fixtures.logs.all_scenes import SCENES
+from fixtures.logs.scenes import Scene
 from fsdp_doctor.cli.diagnose_data import data
 from fsdp_doctor.diagnosis.culprit.decide import conclude
 from fsdp_doctor.diagnosis.session import incident, read
