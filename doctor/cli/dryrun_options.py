@@ -100,6 +100,27 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
         "--use-orig-params/--no-use-orig-params", default=True, help="FSDP1's argument. [default: yes]"
     ),
     click.option(
+        "--forward-prefetch",
+        type=click.IntRange(0, 64),
+        default=0,
+        metavar="N",
+        help="Units that each unit gathers ahead in forward; fsdp1: 1 for forward_prefetch=True. [default: 0]",
+    ),
+    click.option(
+        "--backward-prefetch",
+        metavar="HOW",
+        help="fsdp1: pre, post or none; fsdp2: a number of units. [default: torch's own: pre, one unit]",
+    ),
+    click.option(
+        "--limit-all-gathers/--no-limit-all-gathers", default=True, help="FSDP1's argument. [default: yes]"
+    ),
+    click.option(
+        "--bucket-cap-mb", type=click.FloatRange(min=0.001), metavar="MB", help="DDP's. [default: 25]"
+    ),
+    click.option("--gradient-as-bucket-view", is_flag=True, help="DDP's argument."),
+    click.option("--static-graph", is_flag=True, help="DDP's argument."),
+    click.option("--find-unused-parameters", is_flag=True, help="DDP's argument."),
+    click.option(
         "--plan-only", is_flag=True, help="Read the units off the model and judge them; replay no step."
     ),
     click.option("--gpu", metavar="GPU", help='A product such as "H100 80GB", or a number of GiB.'),
@@ -143,6 +164,13 @@ def job_of(own: dict[str, object]) -> Job:
         use_orig_params=bool(own["use_orig_params"]),
         plan_only=bool(own["plan_only"]),
         ranks_per_node=_int(own["ranks_per_node"]),
+        forward_prefetch=_int(own["forward_prefetch"]),
+        backward_prefetch=str(own["backward_prefetch"]) if own["backward_prefetch"] is not None else None,
+        limit_all_gathers=bool(own["limit_all_gathers"]),
+        bucket_cap_mb=own["bucket_cap_mb"] if isinstance(own["bucket_cap_mb"], float) else None,
+        gradient_as_bucket_view=bool(own["gradient_as_bucket_view"]),
+        static_graph=bool(own["static_graph"]),
+        find_unused_parameters=bool(own["find_unused_parameters"]),
     )
     try:
         job.validate()

@@ -9,6 +9,13 @@ APIS = ("fsdp2", "fsdp1", "ddp")
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 RESHARD = "RESHARD_INT:"
+PREFETCHES = ("pre", "post", "none")
+DDP_FLAGS = {
+    "bucket_cap_mb": "--bucket-cap-mb",
+    "gradient_as_bucket_view": "--gradient-as-bucket-view",
+    "static_graph": "--static-graph",
+    "find_unused_parameters": "--find-unused-parameters",
+}
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
 OPTIMIZERS = (
@@ -65,6 +72,17 @@ class Job:
     """FSDP1's argument."""
     plan_only: bool = False
     steps: int = 2
+    forward_prefetch: int = 0
+    """FSDP2: units that each unit gathers ahead in forward; FSDP1: not 0 for forward_prefetch=True."""
+    backward_prefetch: str | None = None
+    """FSDP1: pre, post or none; FSDP2: a number of units."""
+    limit_all_gathers: bool = True
+    """FSDP1's argument."""
+    bucket_cap_mb: float | None = None
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    """The last four are DistributedDataParallel's arguments."""
     ranks_per_node: int = 8
     """Ranks that share a node: they share its host memory, and FSDP1's hybrid strategies shard among them."""
 
@@ -94,6 +112,23 @@ class Job:
             raise JobError("--api ddp has neither units (--wrap, --ignored-modules) nor --offload")
         if self.api != "fsdp1" and not self.use_orig_params:
             raise JobError(f"--no-use-orig-params is an argument of fsdp1, not of {self.api}")
+        if self.api != "fsdp1" and not self.limit_all_gathers:
+            raise JobError(f"--no-limit-all-gathers is an argument of fsdp1, not of {self.api}")
+        self._validate_prefetch()
+        for name, flag in DDP_FLAGS.items():
+            if getattr(self, name) and self.api != "ddp":
+                raise JobError(f"{flag} is an argument of ddp, not of {self.api}")
+
+    def _validate_prefetch(self) -> None:
+        said = self.backward_prefetch
+        if self.api == "ddp" and (said is not None or self.forward_prefetch):
+            raise JobError("--forward-prefetch and --backward-prefetch: ddp gathers nothing")
+        if self.api == "fsdp1" and said is not None and said not in PREFETCHES:
+            raise JobError(f"--backward-prefetch {said} with fsdp1: one of {', '.join(PREFETCHES)}")
+        if self.api == "fsdp2" and said is not None and not (said.isdecimal() and int(said) > 0):
+            raise JobError(
+                f"--backward-prefetch {said} with fsdp2: a number of units, for set_modules_to_backward_prefetch"
+            )
 
     @property
     def reshard(self) -> int | None:

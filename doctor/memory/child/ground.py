@@ -6,6 +6,7 @@ predicted and what is measured cannot come to mean different programs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -36,8 +37,8 @@ class Ground(Protocol):
     def place_module(self, module: nn.Module) -> None:
         """Give one module's own meta parameters memory; FSDP1 asks for it."""
 
-    def data_parallel(self, model: nn.Module) -> nn.Module:
-        """A model on meta tensors under DistributedDataParallel."""
+    def data_parallel(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
+        """A model on meta tensors under DistributedDataParallel with these arguments; it has `no_sync`."""
 
     def buffer(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer of a module where the module runs."""
@@ -76,10 +77,11 @@ class FakeGround:
         """See `Ground`."""
         module.to_empty(device="cpu", recurse=False)
 
-    def data_parallel(self, model: nn.Module) -> nn.Module:
+    def data_parallel(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
         """See `Ground`: the reducer is modelled, the model itself stays."""
         model.to_empty(device="cpu")
-        self._ddp = DataParallel(model, self._tracker)
+        self._ddp = DataParallel(model, self._tracker, options)
+        model.no_sync = self._ddp.no_sync
         return model
 
     def buffer(self, buffer: torch.Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ class RealGround:
         module.to_empty(device=self.device, recurse=False)
         _fill(module, recurse=False)
 
-    def data_parallel(self, model: nn.Module) -> nn.Module:
+    def data_parallel(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
         """See `Ground`: the real reducer, in a group of one rank, since its ranks compare shapes."""
         model.to_empty(device=self.device)
         _fill(model, recurse=True)
@@ -76,7 +77,9 @@ class RealGround:
         if dist.is_initialized():
             dist.destroy_process_group()
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        return nn.parallel.DistributedDataParallel(model, device_ids=[0] if self.device != "cpu" else None)
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=[0] if self.device != "cpu" else None, **options
+        )
 
     def buffer(self, buffer: torch.Tensor) -> Any:
         """See `Ground`."""

@@ -17,14 +17,22 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
+from .data_parallel import options
 from .ground import Ground
 from .loading import Refused
 from .plan import repeated
 
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+PREFETCH = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}
 
 
 def dtype(name: str | None) -> Any:
@@ -103,6 +111,17 @@ class Sharded:
             if type(module) in self.wrap:
                 fully_shard(module, reshard_after_forward=reshard, **more)
         fully_shard(self.model, reshard_after_forward=reshard if isinstance(reshard, bool) else True, **more)
+        self._prefetch([m for m in self.model.modules() if type(m) in self.wrap and m is not self.model])
+
+    def _prefetch(self, units: list[Any]) -> None:
+        """Let each unit gather its next ones ahead, in the order in which they stand in the model."""
+        ahead = int(self.job.get("forward_prefetch") or 0)
+        behind = int(self.job.get("backward_prefetch") or 0)
+        for i, unit in enumerate(units):
+            if ahead and units[i + 1 : i + 1 + ahead]:
+                unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + ahead])
+            if behind and i:
+                unit.set_modules_to_backward_prefetch(units[max(0, i - behind) : i][::-1])
 
     def placed(self) -> nn.Module:
         """Give the parameters memory and, for FSDP1 and DDP, wrap."""
@@ -110,7 +129,7 @@ class Sharded:
         if self.api == "fsdp2":
             ground.place_shards(model, bool(self.job.get("offload")))
         elif self.api == "ddp":
-            model = self.model = ground.data_parallel(model)
+            model = self.model = ground.data_parallel(model, options(self.job))
         else:
             if self.job.get("offload"):
                 ground.keep_on_host(self.api)
@@ -123,6 +142,9 @@ class Sharded:
                 ignored_modules=self.ignored or None,
                 sharding_strategy=ShardingStrategy[self.job["strategy"]],
                 device_mesh=self.mesh if self.job["strategy"] in HYBRID else None,
+                backward_prefetch=PREFETCH[self.job.get("backward_prefetch") or "pre"],
+                forward_prefetch=bool(self.job.get("forward_prefetch")),
+                limit_all_gathers=self.job.get("limit_all_gathers", True),
                 cpu_offload=CPUOffload(offload_params=True) if self.job.get("offload") else None,
                 mixed_precision=MixedPrecision(
                     param_dtype=self.param_dtype,

@@ -53,7 +53,7 @@ class Loop:
             sync = not (self.job.get("no_sync") and i < self.accumulate - 1)
             if sharded.api == "fsdp2":
                 model.set_requires_gradient_sync(sync)
-            quiet = not sync and sharded.api == "fsdp1"
+            quiet = not sync and sharded.api != "fsdp2"
             with model.no_sync() if quiet else nullcontext():
                 mark("forward")
                 loss = self._loss()
