@@ -104,12 +104,12 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
         type=click.IntRange(0, 64),
         default=0,
         metavar="N",
-        help="Units that each unit gathers ahead in forward; fsdp1: 1 for forward_prefetch=True. [default: 0]",
+        help="Units that each unit gathers ahead in forward; fsdp1: 1 is forward_prefetch=True. [default: 0]",
     ),
     click.option(
         "--backward-prefetch",
         metavar="HOW",
-        help="fsdp1: pre, post or none; fsdp2: a number of units. [default: torch's own: pre, one unit]",
+        help="fsdp1: pre, post or none [default: pre]; fsdp2: units ahead. [default: 1]",
     ),
     click.option(
         "--limit-all-gathers/--no-limit-all-gathers", default=True, help="FSDP1's argument. [default: yes]"

@@ -127,7 +127,7 @@ class Job:
             raise JobError(f"--backward-prefetch {said} with fsdp1: one of {', '.join(PREFETCHES)}")
         if self.api == "fsdp2" and said is not None and not (said.isdecimal() and int(said) > 0):
             raise JobError(
-                f"--backward-prefetch {said} with fsdp2: a number of units, for set_modules_to_backward_prefetch"
+                f"--backward-prefetch {said} with fsdp2: a number of units (set_modules_to_backward_prefetch)"
             )
 
     @property
