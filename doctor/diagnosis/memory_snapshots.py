@@ -42,7 +42,7 @@ def read(
             continue
         answer = ask([path], until)[0]
         if answer.get("kind") == "snapshot":
-            snapshot = _snapshot(path, name, answer)
+            snapshot = summary_of(path, name, answer)
             found.append(snapshot)
             inputs.append(Input(name, "memory snapshot", snapshot.bytes, problem=snapshot.cut))
         else:
@@ -50,7 +50,8 @@ def read(
     return tuple(found), tuple(inputs)
 
 
-def _snapshot(path: str, name: str, answer: Answer) -> MemorySnapshot:
+def summary_of(path: str, name: str, answer: Answer) -> MemorySnapshot:
+    """The snapshot of a file that the child answered for; `name` is what it is called to the user."""
     ranks = _RANK.findall(os.path.basename(path)) or _RANK.findall(os.path.basename(os.path.dirname(path)))
     devices = []
     for told in cast("list[dict[str, object]]", answer["devices"]):

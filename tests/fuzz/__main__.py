@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fsdp_doctor.ckpt import memory
 from tests.fuzz.mutate import changed
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
 
 ADDRESS_SPACE = 3 << 30
 SLOW = 20
