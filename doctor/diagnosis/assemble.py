@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fsdp_doctor.diagnosis import clocks, markers, oom
+from fsdp_doctor.diagnosis.phase_times import kernel_seconds
 from fsdp_doctor.diagnosis.progress import thin
 from fsdp_doctor.diagnosis.records import Found, Key, SourceScan
 from fsdp_doctor.subjects.incident import (
@@ -90,6 +91,7 @@ def assemble(
         ras=tuple(r for s in scans for r in s.ras),
         job=job,
         steps=tuple(steps),
+        nccl_seconds=_nccl_seconds(scans, who),
         last_lines=tuple(_last_lines(scans, who)),
         stacks=tuple(_stacks(scans, who)),
         recorder=tuple(recorder),
@@ -435,6 +437,16 @@ def _steps(scans: Sequence[SourceScan], who: Who) -> list[StepPoint]:
     for points in merged.values():
         thin(points)
     return [p for points in merged.values() for p in points]
+
+
+def _nccl_seconds(scans: Sequence[SourceScan], who: Who) -> dict[int, float]:
+    """Rank -> how long its NCCL kernels ran, by the rows of torch's profiler."""
+    found: dict[int, float] = {}
+    for scan in scans:
+        for mark in scan.marked:
+            if mark.code == markers.PROFILED and (rank := who.rank(scan.name, mark.key)) is not None:
+                found[rank] = found.get(rank, 0.0) + kernel_seconds(mark.text)
+    return found
 
 
 def _last_lines(scans: Sequence[SourceScan], who: Who) -> list[LastLine]:

@@ -21,6 +21,7 @@ ACCOUNT_TABLE = "_account_table"
 ACCOUNT_JOB = "_account_job"
 ACCOUNT_SUMMARY = "_account_summary"
 RAS = "_ras"
+PROFILED = "_profiled"
 ACCOUNTS = (ACCOUNT, ACCOUNT_TABLE, ACCOUNT_JOB, ACCOUNT_SUMMARY)
 TRACEBACK = "_traceback"
 
@@ -141,6 +142,12 @@ MARKERS: tuple[Signature, ...] = (
         ("JobState=",),
         r"^\s*JobState=(?P<state>[A-Z_]+)\b",
         "   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)",
+    ),
+    _m(
+        PROFILED,
+        ("ncclDevKernel_", "ncclKernel_"),
+        r"^\s*(?P<kernel>nccl(?:Dev)?Kernel_\w+).*?\d(?:us|ms|s)\b",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)  0.00%  0.000us  0.00%  0.000us  0.000us  812.5ms",
     ),
     _m(
         RAS,

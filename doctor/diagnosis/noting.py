@@ -7,6 +7,7 @@ from collections.abc import Container
 
 from fsdp_doctor.diagnosis.blocks import Line
 from fsdp_doctor.diagnosis.data_share import data_share
+from fsdp_doctor.diagnosis.phase_times import phase_times
 from fsdp_doctor.diagnosis.progress import counted, progress, thin
 from fsdp_doctor.diagnosis.reader import Reader, clip
 from fsdp_doctor.diagnosis.records import Key, Seen, SourceScan
@@ -92,7 +93,8 @@ class Notes:
             point = number, None
         if point is not None:
             points = self._scan.steps.setdefault(key, [])
-            points.append(StepPoint(None, point[0], point[1], self._reader.origin(line), share))
+            origin, parts = self._reader.origin(line), phase_times(text)
+            points.append(StepPoint(None, point[0], point[1], origin, share, parts))
             thin(points)
 
     def _settle(self, taken: Container[int]) -> None:

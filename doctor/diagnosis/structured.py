@@ -19,7 +19,10 @@ EARLIEST, LATEST = 1e9, 4e9
 
 
 def said(raw: str) -> tuple[list[str], Prefix] | None:
-    """The texts of a line of structured logging, and what it says of its writer; None where it is none."""
+    """The texts of a line of structured logging, and what it says of its writer; None where it is none.
+
+    A line of metrics, which names its writer and has no text, is its own text.
+    """
     if not (raw.startswith("{") and raw.endswith("}")):
         return None
     try:
@@ -30,6 +33,8 @@ def said(raw: str) -> tuple[list[str], Prefix] | None:
         return None
     prefix = Prefix()
     texts = _texts(value, prefix)
+    if not texts and (prefix.rank is not None or prefix.host is not None):
+        texts = [raw]
     return (texts, prefix) if texts else None
 
 

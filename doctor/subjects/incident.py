@@ -113,6 +113,8 @@ class StepPoint:
     origin: Origin
     data: float | None = None
     """Of the step's time, the share that it waited for data, where the line tells."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Parts of the step that the line names (forward, backward, waiting, …) -> seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class Incident:
     """In the order of the questions."""
     job: JobShape = field(default_factory=JobShape)
     steps: tuple[StepPoint, ...] = ()
+    nccl_seconds: Mapping[int, float] = field(default_factory=dict)
+    """Rank -> how long its NCCL kernels ran, by torch's profiler."""
     last_lines: tuple[LastLine, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
     recorder: tuple[RecorderConclusion, ...] = ()

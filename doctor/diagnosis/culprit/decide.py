@@ -10,6 +10,7 @@ from fsdp_doctor.diagnosis.culprit import (
     collectives,
     loading,
     memory,
+    own_time,
     pace,
     ras,
     roots,
@@ -88,6 +89,7 @@ def _attempt(view: View) -> list[Conclusion]:
         *stands.candidates(view),
         *ras.candidates(view),
         *pace.candidates(view),
+        *own_time.candidates(view),
         *loading.candidates(view),
         *memory.candidates(view),
     ]

@@ -128,6 +128,11 @@ _HOST = re.compile(
 )
 
 
+def _last(pattern: re.Pattern[str], name: str) -> re.Match[str] | None:
+    """The match nearest to the file itself: folders further out may be named after anything."""
+    return max(pattern.finditer(name), key=re.Match.start, default=None)
+
+
 def hints(name: str) -> SourceScan:
     """What a path tells of the lines in it: rank, local rank, attempt, stream, host."""
     scan = SourceScan(name)
@@ -139,11 +144,11 @@ def hints(name: str) -> SourceScan:
             found["stream"],
         )
         scan.kind = "error file" if base == "error.json" else "log"
-    elif found := _LOCAL.search(name):
+    elif found := _last(_LOCAL, name):
         scan.path_local = int(found["n"])
-    elif found := _RANK.search(name):
+    elif found := _last(_RANK, name):
         scan.path_rank = int(found["n"])
-    if not scan.path_attempt and (found := _ATTEMPT.search(name)):
+    if not scan.path_attempt and (found := _last(_ATTEMPT, name)):
         scan.path_attempt = int(found["n"])
     if found := _HOST.search(name):
         scan.path_host = found["host"]
