@@ -1,31 +1,16 @@
-"""What Flight Recorder dumps say: who kept the others waiting, and how far the dumps can be trusted."""
+"""What Flight Recorder dumps say of a job: who kept the others waiting."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdp_doctor.checks.logs._recorded import findings, fix_of, of
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import (
-    Confidence,
-    Evidence,
-    Finding,
-    Fix,
-    Row,
-    Status,
-    Subject,
-    info,
-    ok,
-    skip,
-    warn,
-)
+from fsdp_doctor.findings import Confidence, Finding, Row, Subject, warn
 from fsdp_doctor.subjects.fact import Facts
-from fsdp_doctor.subjects.flight import FlightConclusion, FlightVerdict
+from fsdp_doctor.subjects.flight import FlightVerdict
 from fsdp_doctor.subjects.incident import Diagnosis
-from fsdp_doctor.tables.recorder_causes import CAUSES
-
-SHOWN = 8
-RECORD = "fsdp-doctor run -- COMMAND sets the recorder's variables"
 
 
 @check("LOG900", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -39,7 +24,7 @@ def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: look at what this rank did instead, and let every rank make the same collectives.
     Sources: PyTorch Flight Recorder (schema 1.0 to 2.10); STAT names the least progressed rank in this way.
     """
-    yield from _findings(facts, "LOG900")
+    yield from findings(facts, "LOG900")
 
 
 @check("LOG901", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -53,7 +38,7 @@ def other_operation(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: find the branch, the loop length or the early exit that only some ranks take.
     Sources: PyTorch Flight Recorder; torch.distributed docs, TORCH_DISTRIBUTED_DEBUG=DETAIL.
     """
-    yield from _findings(facts, "LOG901")
+    yield from findings(facts, "LOG901")
 
 
 @check("LOG902", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -65,7 +50,7 @@ def other_size(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: pad uneven batches, exchange sizes first, build and wrap the same model on every rank.
     Sources: NCCL user guide, "all ranks call with the same count and type".
     """
-    yield from _findings(facts, "LOG902")
+    yield from findings(facts, "LOG902")
 
 
 @check("LOG903", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -77,7 +62,7 @@ def other_type(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: the same mixed-precision policy and the same autocast on all ranks.
     Sources: NCCL user guide, "all ranks call with the same count and type".
     """
-    yield from _findings(facts, "LOG903")
+    yield from findings(facts, "LOG903")
 
 
 @check("LOG904", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -89,7 +74,7 @@ def stalled(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: look at the hosts: Xid, NIC and switch errors; measure the links.
     Sources: PyTorch Flight Recorder; NCCL user guide, troubleshooting.
     """
-    yield from _findings(facts, "LOG904")
+    yield from findings(facts, "LOG904")
 
 
 @check("LOG905", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -101,7 +86,7 @@ def not_finished(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: check that GPU and its links; look for the kernel that blocks it.
     Sources: PyTorch Flight Recorder, states scheduled, started, completed.
     """
-    yield from _findings(facts, "LOG905")
+    yield from findings(facts, "LOG905")
 
 
 @check("LOG906", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -113,7 +98,7 @@ def no_dump(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: read that rank's own log and the kernel log of its host.
     Sources: PyTorch Flight Recorder; a process ended by an exception or SIGKILL does not dump.
     """
-    yield from _findings(facts, "LOG906")
+    yield from findings(facts, "LOG906")
 
 
 @check("LOG907", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -125,7 +110,7 @@ def crossed(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: the same order of collectives over all groups on every rank.
     Sources: NCCL user guide, "using multiple NCCL communicators concurrently".
     """
-    yield from _findings(facts, "LOG907")
+    yield from findings(facts, "LOG907")
 
 
 @check("LOG908", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -137,7 +122,7 @@ def late(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: shorten or share what it did before, or raise the time-out where that time is legitimate.
     Sources: PyTorch Flight Recorder, time_created_ns and timeout_ms.
     """
-    yield from _findings(facts, "LOG908")
+    yield from findings(facts, "LOG908")
 
 
 @check("LOG909", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -149,7 +134,7 @@ def unmatched(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: post the missing half on the named rank.
     Sources: PyTorch Flight Recorder, p2p_seq_id and "send 0->1" entries.
     """
-    yield from _findings(facts, "LOG909")
+    yield from findings(facts, "LOG909")
 
 
 @check("LOG910", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))
@@ -161,144 +146,12 @@ def undecided(facts: Facts, options: Options) -> Iterator[Finding]:
     Fix: collect the dumps of all hosts; each rank writes its own to its own disk.
     Sources: PyTorch Flight Recorder, TORCH_FR_DUMP_TEMP_FILE.
     """
-    for conclusion in _of(facts[FlightVerdict], "LOG910"):
+    for conclusion in of(facts[FlightVerdict], "LOG910"):
         yield warn(
             conclusion.words,
             conclusion.expected,
             why=conclusion.advice,
-            fix=_fix("LOG910", conclusion),
+            fix=fix_of(conclusion),
             subject=Subject(rank=conclusion.silent or None),
             confidence=Confidence.LOW,
         )
-
-
-@check("LOG911", None, needs=(FlightVerdict,), tags=("logs", "flight"))
-def unread(facts: Facts, options: Options) -> Iterator[Finding]:
-    """A dump is cut, damaged, refused or not of this run.
-
-    What: dumps are read without ever building a class: a pickle that asks for one is refused and nothing of
-    it is run. Of a cut one the entries before the cut are used.
-    Why: a missing or half dump hides the rank that matters.
-    Fix: copy the file again; delete dumps of older runs; give every run a folder of its own.
-    Sources: Python documentation, "Restricting Globals" of pickle.
-    """
-    verdict = facts[FlightVerdict]
-    for item in verdict.unread[:SHOWN]:
-        if item.kind in ("unreadable", "refused"):
-            yield warn(
-                f"{item.path}: {item.problem}",
-                "a whole dump of plain data",
-                subject=Subject(path=item.path),
-                fix=Fix("Copy the dump again from its host; do not open it with pickle.load"),
-            )
-        elif item.kind in ("stale", "duplicate"):
-            yield warn(
-                f"{item.path} was left out: {item.problem}",
-                "one dump per rank, of one run",
-                subject=Subject(path=item.path),
-                fix=Fix("Give every run a folder of its own for its dumps (TORCH_FR_DUMP_TEMP_FILE)"),
-            )
-        else:
-            yield info(f"{item.path}: {item.problem}", subject=Subject(path=item.path))
-    if verdict.cut:
-        ranks = tuple(sorted(verdict.cut))
-        yield warn(
-            f"the dump of {_ranks(ranks)} is cut ({verdict.cut[ranks[0]]}); what it held before was used",
-            "whole dumps",
-            subject=Subject(rank=ranks),
-            fix=Fix(
-                "Copy the dump again; leave the ranks time to write (TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC)"
-            ),
-        )
-
-
-@check("LOG912", Row.START, needs=(FlightVerdict,), tags=("logs", "flight"))
-def versions_differ(facts: Facts, options: Options) -> Iterator[Finding]:
-    """Ranks' recorders are of different versions.
-
-    What: compares the schema's version and the communication library's version over the dumps.
-    Why: ranks with different PyTorch or NCCL builds may not understand each other.
-    Fix: the same image and the same environment on all hosts.
-    Sources: PyTorch Flight Recorder, version and comm_lib_version.
-    """
-    verdict = facts[FlightVerdict]
-    if len(verdict.dumped) < 2:
-        yield skip("one dump: nothing to compare it with")
-        return
-    for what, found in (("dump version", verdict.versions), ("communication library", verdict.libraries)):
-        if len(found) > 1:
-            rarest = min(found, key=lambda v: (len(found[v]), v))
-            told = "; ".join(
-                f"{v} on {_ranks(r)}" for v, r in sorted(found.items(), key=lambda i: -len(i[1]))
-            )
-            yield warn(
-                f"{what}s differ: {told}",
-                "one version on all ranks",
-                subject=Subject(rank=found[rarest]),
-                fix=Fix("Start all ranks from the same image and environment"),
-            )
-
-
-@check("LOG913", Row.NCCL, needs=(FlightVerdict,), tags=("logs", "flight"))
-def ring_overwritten(facts: Facts, options: Options) -> Iterator[Finding]:
-    """The recorder's ring has overwritten its beginning.
-
-    What: the first entry's number is more than 0.
-    Why: usual in a long job and no fault; a difference that lies further back cannot be seen any more.
-    Fix: TORCH_FR_BUFFER_SIZE=20000 where the start matters.
-    Sources: PyTorch Flight Recorder, record_id.
-    """
-    verdict = facts[FlightVerdict]
-    if verdict.wrapped:
-        yield info(
-            f"{len(verdict.wrapped)} of {len(verdict.dumped)} dumps begin after their rank's first operation",
-            fix=Fix("Record more where the start matters", "export TORCH_FR_BUFFER_SIZE=20000"),
-        )
-    elif verdict.dumped:
-        yield ok(f"{verdict.entries} entries of {len(verdict.dumped)} ranks, from their first operation on")
-    else:
-        yield skip("no dump could be read")
-
-
-def _of(verdict: FlightVerdict, code: str) -> tuple[FlightConclusion, ...]:
-    return tuple(c for c in verdict.conclusions if c.kind in CAUSES and CAUSES[c.kind].code == code)
-
-
-def _findings(facts: Facts, code: str) -> Iterator[Finding]:
-    verdict = facts[FlightVerdict]
-    if not verdict.dumped:
-        yield skip("no dump could be read")
-        return
-    diagnosis = facts.find(Diagnosis)
-    cause = diagnosis.cause if diagnosis is not None else None
-    told_by_logs = cause is not None and not cause.code.startswith("LOG9") and cause.confidence == "high"
-    for conclusion in _of(verdict, code):
-        status = Status.FAIL if conclusion is verdict.conclusions[0] else Status.WARN
-        if told_by_logs:  # the logs say why this rank did not come: the dumps confirm it
-            status = Status.INFO
-        yield Finding(
-            status,
-            conclusion.words,
-            conclusion.expected,
-            " ".join((conclusion.advice, *conclusion.consequences)).strip(),
-            Subject(rank=_subject(conclusion.ranks)),
-            _fix(code, conclusion),
-            confidence=Confidence(conclusion.confidence),
-            evidence=tuple(Evidence(file, text) for file, _, text in conclusion.evidence),
-        )
-
-
-def _subject(ranks: tuple[int, ...]) -> int | tuple[int, ...] | None:
-    return None if not ranks else ranks[0] if len(ranks) == 1 else ranks
-
-
-def _fix(code: str, conclusion: FlightConclusion) -> Fix:
-    cause = CAUSES[conclusion.kind]
-    return Fix(cause.fix, cause.command)
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    listed = ", ".join(map(str, ranks[:SHOWN])) + (
-        f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
-    )
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}"

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fsdp_doctor.diagnosis.flight.recorded import ranks_words
 from fsdp_doctor.diagnosis.flight.sites import place
-from fsdp_doctor.diagnosis.flight.wording import ranks_words
 from fsdp_doctor.subjects import incident
 from fsdp_doctor.subjects.flight import (
     CROSSED,

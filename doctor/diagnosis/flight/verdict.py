@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fsdp_doctor.diagnosis.flight.chain import causes
+from fsdp_doctor.diagnosis.flight.examining import examine
 from fsdp_doctor.diagnosis.flight.history import Group, Job, arrange
 from fsdp_doctor.diagnosis.flight.pairs import examine_pairs
-from fsdp_doctor.diagnosis.flight.trouble import examine
 from fsdp_doctor.diagnosis.flight.wording import Teller
 from fsdp_doctor.subjects.flight import (
     COMPLETED,

@@ -67,7 +67,7 @@ def _find(file: BinaryIO, wanted: bytes, start: int, limit: int) -> int | None:
     return None
 
 
-def _closed(part: bytes) -> tuple[dict[object, object], dict[int, object]]:
+def _closed(part: bytes) -> tuple[dict[object, object], Mapping[int, object]]:
     """The dictionary that a pickle had begun when it was cut before a key, and what it had memoised."""
     data = bytearray(part + b"u.")
     at = 2
@@ -83,7 +83,7 @@ def _closed(part: bytes) -> tuple[dict[object, object], dict[int, object]]:
         raise
     except Exception as error:
         raise plain.Cut(f"{type(error).__name__}: {error}"[:200]) from None
-    memo = reader.memo.copy()  # type: ignore[attr-defined]
+    memo: Mapping[int, object] = reader.memo.copy()
     return (root if isinstance(root, dict) else {}), memo
 
 
