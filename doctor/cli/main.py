@@ -28,6 +28,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "record": ("fsdp_doctor.cli.record", "Record what the checks need, to judge it elsewhere."),
     "probe": ("fsdp_doctor.cli.probe", "Measure the collectives that FSDP uses between the ranks."),
     "dryrun": ("fsdp_doctor.cli.dryrun", "Predict a configuration's GPU memory, without a GPU."),
+    "rehearse": (
+        "fsdp_doctor.cli.rehearse",
+        "Run a training script as rank 0 of N, and see what it allocates.",
+    ),
     "run": ("fsdp_doctor.cli.run", "Run a job so that everything needed is there when it fails or hangs."),
     "diagnose": (
         "fsdp_doctor.cli.diagnose",

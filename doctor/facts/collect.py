@@ -23,6 +23,7 @@ from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.pci import Pci
 from fsdp_doctor.subjects.probe import ProbeResult
 from fsdp_doctor.subjects.rdma import Rdma
+from fsdp_doctor.subjects.rehearsal import Rehearsal
 from fsdp_doctor.subjects.scheduler import Identity, Scheduler
 from fsdp_doctor.subjects.stack import Stack, Torch
 from fsdp_doctor.subjects.stacks import LiveJob
@@ -51,6 +52,7 @@ PROVIDERS: Mapping[type[object], tuple[str, str]] = {
 MEASURED: Mapping[type[object], tuple[str, str]] = {
     MemoryAnswer: ("no model was given", "run `fsdp-doctor dryrun`"),
     UnitPlan: ("no model was given", "run `fsdp-doctor dryrun`"),
+    Rehearsal: ("no script was rehearsed", "run `fsdp-doctor rehearse -- COMMAND`"),
     ProbeResult: ("no probe was run", "run `fsdp-doctor probe`"),
     Fabric: ("no probe was run", "run `fsdp-doctor probe`"),
     StepForecast: ("no step was forecast: no job was described", "give --units and --tokens"),

@@ -45,10 +45,10 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class Autocast:
-    """The kernels for one low-precision type."""
+    """The kernels for one low-precision type, or for whichever the region that runs asks for."""
 
-    def __init__(self, low: torch.dtype) -> None:
-        self._low = low
+    def __init__(self, low: torch.dtype | None) -> None:
+        self._fixed = low
         self._library = torch.library.Library("aten", "IMPL")
         self._casts: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._without = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
@@ -75,6 +75,10 @@ class Autocast:
             self._library.impl(name, ours_or_none, "AutocastCPU", allow_override=True)
         self._clearing()
         _cuda_is_cpu()
+
+    @property
+    def _low(self) -> torch.dtype:
+        return self._fixed if self._fixed is not None else torch.get_autocast_dtype("cpu")
 
     def _kernel(self, operator: Any, treat: Any) -> Any:
         without = self._without

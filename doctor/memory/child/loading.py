@@ -105,7 +105,7 @@ class Offline(OSError):
     """A connection was tried."""
 
 
-def no_network() -> None:
+def no_network(during: str = WHILE_BUILT) -> None:
     """Refuse every connection that leaves the machine: a factory must not download anything here."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
@@ -114,7 +114,7 @@ def no_network() -> None:
         if event == "socket.connect":
             address = args[1]
             if isinstance(address, tuple) and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
-                raise Offline(f"connection to {address[0]}:{address[1]} {WHILE_BUILT}")
+                raise Offline(f"connection to {address[0]}:{address[1]} {during}")
         elif event == "socket.getaddrinfo" and str(args[0]) not in (
             "127.0.0.1",
             "::1",
@@ -122,7 +122,7 @@ def no_network() -> None:
             "None",
             "",
         ):
-            raise Offline(f"look-up of {args[0]} {WHILE_BUILT}")
+            raise Offline(f"look-up of {args[0]} {during}")
 
     sys.addaudithook(hook)
 

@@ -1,4 +1,4 @@
-"""Starts one replay: `python -B start.py JOB.json`."""
+"""Starts one replay or rehearsal: `python -B start.py JOB.json [MODULE]`."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ def load(name: str) -> object:
 
 
 if __name__ == "__main__":
-    load("main").main(sys.argv[1])  # type: ignore[attr-defined]
+    load(sys.argv[2] if len(sys.argv) > 2 else "main").main(sys.argv[1])  # type: ignore[attr-defined]

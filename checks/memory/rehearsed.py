@@ -1,0 +1,163 @@
+"""Training scripts that were run as rank 0 of N."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp_doctor.engine.options import Options
+from fsdp_doctor.engine.spec import Cost, check
+from fsdp_doctor.findings import (
+    Confidence,
+    Evidence,
+    Finding,
+    Fix,
+    Row,
+    Status,
+    Subject,
+    fail,
+    info,
+    ok,
+    skip,
+    warn,
+)
+from fsdp_doctor.subjects.fact import Facts
+from fsdp_doctor.subjects.memory import MemoryForecast
+from fsdp_doctor.subjects.rehearsal import Rehearsal
+
+UNJUDGED = ("operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate")
+"""Kinds of problems that say nothing of the job itself."""
+FIXES = {
+    "script": "Correct the line that is named; --verbose shows the traceback",
+    "early": "Give the arguments of a real run, with data for at least two steps",
+    "operator": "Register a shape-only form of it (torch.library.register_fake), or rehearse on a GPU",
+    "time": "Give more --deadline or a smaller data set, or look at the line where it stands",
+    "network": "Name local folders of models and data: a rehearsal fetches nothing",
+    "refused": "Rehearse without it, or on the GPUs themselves",
+    "torch": "Name the Python of the training with --python",
+    "gpu": "Rehearse on fake tensors (--device fake), or on a machine with a GPU",
+    "memory": "Take a smaller batch, shard over more ranks, or checkpoint activations",
+    "accelerate": "Make the command one that `accelerate launch` of that environment takes",
+}
+TIGHT = 0.92
+SHOWN = 3
+
+
+def size(n: int) -> str:
+    """Bytes in GiB, or MiB below one."""
+    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
+
+
+def moment(f: MemoryForecast) -> str:
+    """Where the peak is and what it is made of."""
+    where = f" in {f.peak.module}" if f.peak.module else ""
+    step = f"{f.peak.phase} of step {f.peak.step}" if f.peak.step else "preparation, before the first step"
+    parts = ", ".join(f"{p.name} {size(p.bytes)}" for p in f.peak.parts[:4])
+    return f"peak in {step}{where}" + (f": {parts}" if parts else "")
+
+
+@check("MEM040", Row.START, needs=(Rehearsal,), tags=("memory", "script"), cost=Cost.SECONDS)
+def cannot_be_rehearsed(facts: Facts, options: Options) -> Iterator[Finding]:
+    """The script does not come to its optimizer steps.
+
+    What: Runs the training script, unmodified, as rank 0 of N; reports its own line where it raises, what
+        ended it before the first step, and what a rehearsal cannot do (an operator without a shape-only form,
+        tensor, pipeline and context parallelism, compiled models, 8-bit optimizers, a network).
+    Why: What fails on one rank fails on all of them, after they were paid for.
+    Fix: Correct the line; give the script the arguments and the data of a real run.
+    Sources: torch.testing._internal.distributed.fake_pg; torch._subclasses.fake_tensor.
+    """
+    found = facts[Rehearsal]
+    problem = found.problem
+    if problem is not None:
+        yield Finding(
+            Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
+            problem.text,
+            f"{found.steps_wanted} optimizer steps of {found.script} as rank 0 of {found.world_size}",
+            subject=Subject(file=problem.file, line=problem.line),
+            fix=Fix(FIXES.get(problem.kind, FIXES["script"])),
+            evidence=(Evidence("traceback", problem.trace),) if problem.trace else (),
+        )
+    elif found.steps_done < found.steps_wanted:
+        yield warn(
+            f"the script ended after {found.steps_done} of {found.steps_wanted} optimizer steps",
+            f"{found.steps_wanted} optimizer steps: optimizer states exist from the second on",
+            fix=Fix("Give the script data and arguments for more steps, or ask for fewer with --steps"),
+        )
+    else:
+        yield ok(f"{found.steps_done} optimizer steps as rank 0 of {found.world_size}")
+
+
+@check("MEM041", Row.OOM, needs=(Rehearsal,), tags=("memory", "script"), cost=Cost.SECONDS)
+def rehearsed_job_does_not_fit(facts: Facts, options: Options) -> Iterator[Finding]:
+    """The rehearsed job does not fit the GPU.
+
+    What: Compares the highest allocated bytes of the rehearsal, before the first step included, with a margin
+        where they were not measured, the CUDA context and NCCL's buffers with the GPU's memory.
+    Why: A model that is moved to the GPU before it is sharded, or states that appear in the second step, end
+        a job that seemed to fit.
+    Fix: Shard before moving, checkpoint activations, take a smaller batch, or shard over more ranks.
+    Sources: c10/cuda/CUDACachingAllocator.cpp; tables gpu_memory, gpu_overhead.
+    """
+    found = facts[Rehearsal]
+    f = found.forecast
+    if f is None:
+        yield skip("no optimizer step was finished")
+        return
+    if f.capacity is None:
+        yield skip(f"no GPU was named; one rank needs {size(f.needed)}", enable='--gpu "H100 80GB"')
+        return
+    if not f.fits:
+        yield fail(
+            f"needs {size(f.needed)} per GPU (allocated {size(f.allocated)}); {moment(f)}",
+            f"at most {size(f.capacity)} ({f.gpu})",
+            fix=Fix(_advice(f)),
+        )
+    elif f.needed > TIGHT * f.capacity:
+        yield warn(
+            f"needs {size(f.needed)} of {size(f.capacity)}; {moment(f)}",
+            f"below {TIGHT:.0%} of the GPU",
+            fix=Fix(_advice(f)),
+            confidence=Confidence.MEDIUM,
+        )
+    else:
+        yield ok(f"needs {size(f.needed)}; {f.gpu} has {size(f.capacity)}")
+
+
+def _advice(f: MemoryForecast) -> str:
+    if not f.peak.step:
+        return "Shard the model before it is moved to the GPU: build it on the meta device or on the host"
+    largest = max(f.peak.parts, key=lambda p: p.bytes).name if f.peak.parts else ""
+    if largest == "activations":
+        return "Checkpoint activations of the blocks, or take a smaller batch"
+    if largest in ("parameters", "optimizer state"):
+        return "Shard over more ranks, or keep parameters and optimizer state on the host"
+    return "Take a smaller batch or shorter sequences, or finer units; dryrun says what each would save"
+
+
+@check("MEM042", Row.OOM, needs=(Rehearsal,), tags=("memory", "script"), cost=Cost.SECONDS)
+def rests_on_assumptions(facts: Facts, options: Options) -> Iterator[Finding]:
+    """What a rehearsal took for granted.
+
+    What: Lists values that a script read off tensors which hold none, and rules that stand for what was not
+        run.
+    Why: A script that decides by such a value (a router, a threshold, an early stop) may go another way in
+        the job.
+    Fix: Look at the lines; where one decides about memory, rehearse on a GPU.
+    Sources: torch._subclasses.fake_tensor (data-dependent operators).
+    """
+    found = facts[Rehearsal]
+    if not found.mode:
+        yield skip("the script was not started")
+        return
+    if not found.assumed:
+        yield ok("nothing was assumed")
+        return
+    for a in found.assumed[:SHOWN]:
+        file, _, line = a.place.rpartition(":")
+        times = f" ({a.times} times)" if a.times > 1 else ""
+        yield info(
+            f"assumed: {a.what}{times}",
+            subject=Subject(file=file or None, line=int(line) if line.isdigit() else None),
+        )
+    if len(found.assumed) > SHOWN:
+        yield info(f"assumed: {len(found.assumed) - SHOWN} more (data.assumed has all)")

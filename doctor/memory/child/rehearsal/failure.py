@@ -1,0 +1,69 @@
+"""Why a script did not come to its steps: its own error, what cannot be rehearsed, or an operator."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from ..loading import Offline, one_line
+from .notes import Refusal, library
+
+UNSUPPORTED = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
+OFFLINE = ("offline", "couldn't connect", "could not connect", "Max retries", "no network")
+
+
+def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
+    """Kind, text, place and traceback of an exception that ended the script."""
+    cause = _cause(error)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:]
+    place = place_of(error) or place_of(cause)
+    if isinstance(cause, Refusal):
+        return {"kind": cause.kind, "text": cause.text, "place": cause.place or place, "trace": trace}
+    text = one_line(f"{type(error).__name__}: {error}")
+    kind, operator, module = "script", "", ""
+    tracker = rehearsal.tracker
+    chain = list(_chain(error))
+    if any(isinstance(e, Offline) for e in chain) or any(w in str(e) for e in chain for w in OFFLINE):
+        kind = "network"
+    elif any(type(e).__name__ in UNSUPPORTED for e in chain) or (
+        isinstance(error, NotImplementedError) and any(w in str(error).lower() for w in ("fake", "meta"))
+    ):
+        kind = "operator"
+        operator = str(tracker.running or "") if tracker is not None else ""
+    elif isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+        kind = "memory"
+    if tracker is not None:
+        module = tracker.failed_in if kind == "operator" else ""
+    return {
+        "kind": kind,
+        "text": text,
+        "place": place,
+        "trace": trace,
+        "operator": operator,
+        "module": module,
+    }
+
+
+def _chain(error: BaseException) -> Any:
+    seen: set[int] = set()
+    now: BaseException | None = error
+    while now is not None and id(now) not in seen:
+        seen.add(id(now))
+        yield now
+        now = now.__cause__ or now.__context__
+
+
+def _cause(error: BaseException) -> BaseException:
+    """A refusal anywhere in the chain, else the error itself."""
+    return next((e for e in _chain(error) if isinstance(e, Refusal)), error)
+
+
+def place_of(error: BaseException) -> str:
+    """File and line of the innermost frame that is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for f in reversed(frames):
+        if not library(f.filename):
+            return f"{f.filename}:{f.lineno}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return ""

@@ -1,0 +1,147 @@
+"""Libraries that scripts are built on: what has to be told to each once it is imported."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .devices import GPU, translated
+from .notes import Notes, Refusal, library, script_place
+from .saving import size_of
+
+QUIET = {
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "COMET_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "debug",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Loggers that would send something, and hubs that would fetch something."""
+TRACKERS = ("wandb", "comet_ml", "clearml", "neptune", "mlflow")
+EIGHT_BIT = ("bitsandbytes.optim", "torchao.optim", "torchao.prototype.low_bit_optim")
+
+
+def install(notes: Notes, faking: bool) -> None:
+    """Set variables, and wait for imports."""
+    os.environ.update(QUIET)
+    after: dict[str, Callable[[ModuleType], None]] = {
+        "safetensors.torch": lambda m: _safetensors(m, notes, faking),
+        "transformers.utils.import_utils": _no_tracing,
+        **dict.fromkeys(EIGHT_BIT, _eight_bit),
+        **{name: _quiet(name, notes) for name in TRACKERS},
+    }
+    sys.meta_path.insert(0, _Finder(after))
+    if faking:
+        _compile(notes)
+
+
+def _quiet(name: str, notes: Notes) -> Callable[[ModuleType], None]:
+    return lambda _: notes.add("handled", f"{name}: nothing is sent", "")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Calls a function once a module has been imported."""
+
+    def __init__(self, after: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._after = after
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module's own spec, with a loader that reports back."""
+        act = self._after.pop(fullname, None)
+        if act is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    break
+        else:
+            return None
+        loader: Any = spec.loader
+        if loader is not None and hasattr(loader, "exec_module"):
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                act(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _safetensors(module: Any, notes: Notes, faking: bool) -> None:
+    def save(tensors: Any, filename: Any, *_: Any, **__: Any) -> None:
+        notes.unwritten(os.fspath(filename), "safetensors", size_of(tensors))
+        with open(filename, "wb"):
+            pass
+
+    module.save_file = save
+    module.save_model = lambda model, filename, *_, **__: save(dict(model.state_dict()), filename)
+    if faking:
+        load = module.load_file
+
+        def load_file(filename: Any, device: Any = "cpu") -> Any:
+            found = load(filename)
+            return {k: v.to(GPU) for k, v in found.items()} if translated(device) == GPU else found
+
+        module.load_file = load_file
+
+
+def _no_tracing(module: Any) -> None:
+    """Transformers takes a fake tensor for one that is traced, and then builds masks in vain."""
+    if hasattr(module, "is_fake_tensor"):
+        module.is_fake_tensor = lambda _: False
+
+
+def _eight_bit(module: Any) -> None:
+    for name in dir(module):
+        kind = getattr(module, name)
+        if isinstance(kind, type) and any(part in name.lower() for part in ("8bit", "4bit", "fp8")):
+
+            def refused(self: Any, *_: Any, kind: str = name, **__: Any) -> None:
+                raise Refusal(
+                    "refused",
+                    f"{kind} is not rehearsed: its state lives in kernels that have no shape-only form",
+                )
+
+            setattr(kind, "__init__", refused)  # noqa: B010 - a class of another package
+
+
+def _compile(notes: Notes) -> None:
+    """A compiled model allocates by another plan; small functions that libraries compile do not matter."""
+    module: Any = torch
+
+    def compiled(model: Any = None, **kwargs: Any) -> Any:
+        if model is None:
+            return lambda f: compiled(f, **kwargs)
+        disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1" or kwargs.get("disable")
+        whole = isinstance(model, torch.nn.Module) or not library(sys._getframe(1).f_code.co_filename)
+        if whole and not disabled:
+            raise Refusal(
+                "refused",
+                "torch.compile is not rehearsed without a GPU: its memory plan is the compiler's own "
+                "(TORCHDYNAMO_DISABLE=1 rehearses the eager form)",
+            )
+        notes.add("assumed", "torch.compile: the eager form is run", script_place())
+        return model
+
+    module.compile = compiled
+
+    def compile_in_place(self: Any, *_: Any, **kwargs: Any) -> None:
+        compiled(self, **kwargs)
+
+    torch.nn.Module.compile = compile_in_place

@@ -1,0 +1,190 @@
+"""One rehearsal: reads the job, runs the script as rank 0 of N and leaves `result.json` in its folder."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from typing import Any, NoReturn
+
+from ..events import write_json
+from ..loading import Offline, Refused, no_network, one_line
+
+WHILE_REHEARSED = "in a rehearsal, which has no network"
+
+
+class Rehearsal:
+    """The job, and what is known of it so far."""
+
+    def __init__(self, job: dict[str, Any], folder: str) -> None:
+        self.job, self.folder = job, folder
+        self.began = time.monotonic()
+        self.steps: Any = None
+        self.notes: Any = None
+        self.meter: Any = None
+        self.ranks: Any = None
+        self.tracker: Any = None
+        self.mode = "fake"
+        self._over = threading.Lock()
+
+    def finish(self, reason: str, **more: object) -> NoReturn:
+        """Leave the answer and end this process as it stands: nothing of the script's ending is wanted."""
+        if not self._over.acquire(blocking=False):
+            os._exit(0)
+        result: dict[str, Any] = {"ended": reason, "mode": self.mode, **more}
+        try:
+            if self.steps is not None:
+                result.update(
+                    steps_done=self.steps.done,
+                    backwards=self.steps.backwards,
+                    forwards=self.steps.forwards,
+                    optimizers=self.steps.classes(),
+                )
+            if self.notes is not None:
+                assumed = self.tracker.assumed.listed() if self.tracker is not None else []
+                result["assumed"] = self.notes.listed("assumed") + assumed
+                result["handled"] = self.notes.listed("handled")
+                result["unwritten"] = self.notes.paths()
+            if self.ranks is not None:
+                result["groups"] = self.ranks.made
+            if self.meter is not None:
+                result.update(self.meter.result(self.folder))
+        except BaseException as error:
+            text = one_line(f"{type(error).__name__}: {error}")
+            result["problem"] = {"kind": "child", "text": text, "trace": traceback.format_exc()[-6000:]}
+        result["seconds"] = round(time.monotonic() - self.began, 3)
+        write_json(os.path.join(self.folder, "result.json"), result)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def main(path: str) -> None:
+    """Run the job at `path`."""
+    with open(path, encoding="utf-8") as file:
+        job = json.load(file)
+    folder = os.path.dirname(os.path.abspath(path))
+    stack = open(os.path.join(folder, "stack"), "w")  # noqa: SIM115 - open until the end
+    faulthandler.enable(stack)
+    if job.get("seconds"):
+        faulthandler.dump_traceback_later(float(job["seconds"]), exit=True, file=stack)
+    rehearsal = Rehearsal(job, folder)
+    _stage(folder, "importing torch")
+    try:
+        _prepare(rehearsal)
+        _stage(folder, "running the script")
+        _run(rehearsal)
+    except Refused as error:
+        rehearsal.finish("refused", problem=_problem(error.kind, error.text, error.place))
+    except SystemExit as error:
+        rehearsal.finish("exit", code=error.code if isinstance(error.code, int) else int(bool(error.code)))
+    except BaseException as error:
+        _failed(rehearsal, error)
+    rehearsal.finish("end")
+
+
+def _stage(folder: str, name: str) -> None:
+    with open(os.path.join(folder, "stage"), "w") as file:
+        file.write(name)
+
+
+def _problem(kind: str, text: str, place: str = "", **more: object) -> dict[str, object]:
+    return {"kind": kind, "text": text, "place": place, **more}
+
+
+def _prepare(rehearsal: Rehearsal) -> None:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise Refused(
+            "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
+        ) from None
+    from . import files, groups, libraries, sandbox, saving, steps
+    from .notes import Notes
+    from .script import accelerate_environment, environment
+
+    job, folder = rehearsal.job, rehearsal.folder
+    warnings.simplefilter("ignore")
+    notes = rehearsal.notes = Notes()
+    world, local = int(job["world_size"]), int(job["local_world_size"])
+    temporary = os.path.join(folder, "tmp")
+    os.makedirs(temporary, exist_ok=True)
+    os.environ.update(environment(job), TMPDIR=temporary)
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR"):
+        os.environ[name] = os.path.join(temporary, name.lower())
+    tempfile.tempdir = temporary
+    faking = _faking(job, notes)
+    rehearsal.mode = "fake" if faking else "gpu"
+    counter: Any
+    if faking:
+        from .replayed import Replayed
+
+        counter = Replayed(job, notes)
+        rehearsal.tracker = counter.tracker
+    else:
+        from .measured import Measured
+
+        counter = Measured(notes)
+    rehearsal.meter = counter
+    step = rehearsal.steps = steps.Steps(counter, int(job["steps"]), rehearsal.finish)
+    ranks = rehearsal.ranks = groups.Ranks(world, local, notes, on_host=faking)
+    torch.manual_seed(0)
+    ranks.install()
+    groups.refuse_unmodelled()
+    saving.install(notes, step, faking)
+    libraries.install(notes, faking)
+    counter.install(step)
+    step.install()
+    if job.get("accelerate") is not None:
+        os.environ.update(accelerate_environment(job["accelerate"], world, local, notes))
+    overlay = files.Overlay(os.path.join(folder, "written"), folder, notes)
+    os.makedirs(overlay.root, exist_ok=True)
+    why = sandbox.confine(folder)
+    if why is not None:
+        notes.add("assumed", f"writes are redirected in Python alone ({why})", "")
+    files.install(overlay)
+    no_network(WHILE_REHEARSED)
+
+
+def _faking(job: dict[str, Any], notes: Any) -> bool:
+    """Whether to rehearse on fake tensors; an idle GPU is used unless that was forbidden."""
+    import torch
+
+    wish = job.get("device", "auto")
+    if wish == "fake":
+        return True
+    if not torch.cuda.is_available():
+        if wish == "gpu":
+            raise Refused("gpu", "--device gpu: torch sees no GPU here")
+        return True
+    free, total = torch.cuda.mem_get_info(0)
+    if wish == "auto" and total - free > (2 << 30):
+        used = (total - free) / 2**30
+        notes.add("assumed", f"fake tensors: another process holds {used:.1f} GiB of the GPU here", "")
+        return True
+    return False
+
+
+def _run(rehearsal: Rehearsal) -> None:
+    from . import script
+
+    with rehearsal.meter.active():
+        script.run(rehearsal.job)
+
+
+def _failed(rehearsal: Rehearsal, error: BaseException) -> NoReturn:
+    """What the script raised, in one line with its place."""
+    from .failure import described
+
+    rehearsal.finish("raised", problem=described(error, rehearsal))
+
+
+__all__ = ["Offline", "main"]

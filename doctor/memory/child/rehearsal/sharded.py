@@ -1,0 +1,92 @@
+"""FSDP and DDP on a GPU that is `cpu:0`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data_parallel import DataParallel
+from .devices import GPU, DeviceTracker, fake_buffers, translated
+from .notes import Notes
+
+
+def install(tracker: DeviceTracker, notes: Notes) -> None:
+    """Let FSDP2, FSDP1 and DDP take fake parameters. Holds for the whole process."""
+    _fully_shard(tracker)
+    _fully_sharded(tracker, notes)
+    _data_parallel(tracker, notes)
+    bindings: Any = torch._C
+    bindings._get_accelerator = lambda *_: torch.device("cpu")
+    cpu: Any = torch.cpu
+    cpu.current_device = lambda: "cpu:0"
+
+
+def _fully_shard(tracker: DeviceTracker) -> None:
+    import torch.distributed.fsdp._fully_shard._fsdp_init as begin
+
+    device = begin._get_device_from_mesh
+
+    def from_mesh(mesh: Any) -> Any:
+        return GPU if mesh.device_type == "cpu" else device(mesh)
+
+    states = begin._get_managed_states
+
+    def managed(modules: Any, *args: Any, **kwargs: Any) -> Any:
+        for part in modules:
+            fake_buffers(tracker, part)
+        return states(modules, *args, **kwargs)
+
+    for name, function in (("_get_device_from_mesh", from_mesh), ("_get_managed_states", managed)):
+        for owner in list(sys.modules.values()):
+            ours = str(getattr(owner, "__name__", "")).startswith("torch.distributed.fsdp._fully_shard")
+            if ours and hasattr(owner, name):
+                setattr(owner, name, function)
+
+
+def _fully_sharded(tracker: DeviceTracker, notes: Notes) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    cls: Any = FullyShardedDataParallel
+    begin = cls.__init__
+
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        fake_buffers(tracker, module)
+        device = kwargs.get("device_id")
+        if isinstance(device, int) or device is None:
+            kwargs["device_id"] = GPU
+        else:
+            kwargs["device_id"] = translated(device)
+        if kwargs.get("sync_module_states"):
+            kwargs["sync_module_states"] = False
+            notes.add("handled", "FSDP(sync_module_states=True): nothing is sent")
+        begin(self, module, *args, **kwargs)
+
+    cls.__init__ = init
+
+
+def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
+    ddp: Any = nn.parallel.DistributedDataParallel
+
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        nn.Module.__init__(self)
+        self.module = module
+        self.device_ids, self.output_device, self.process_group = [0], 0, kwargs.get("process_group")
+        self.require_backward_grad_sync = True
+        self._rules = DataParallel(module, tracker)
+        notes.add("assumed", "DDP's reducer by its rules: bucket sizes are torch's defaults")
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.training and torch.is_grad_enabled():
+            self._rules.before_forward()
+        return self.module(*args, **kwargs)
+
+    ddp.__init__, ddp.forward = init, forward
+    ddp.no_sync = lambda self: nullcontext()
+    ddp.join = lambda self, *_, **__: nullcontext()
+    ddp.__getstate__ = lambda self: self.__dict__
+    for name in ("_set_static_graph", "register_comm_hook", "_sync_buffers"):
+        setattr(ddp, name, lambda self, *_, **__: None)

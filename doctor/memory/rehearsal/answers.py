@@ -1,0 +1,237 @@
+"""From what a child left to the answer: steps, peaks, what fits, and on what it rests."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fsdp_doctor.memory.answers import forecast
+from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.rehearsal.job import Rehearse
+from fsdp_doctor.memory.rehearsal.run import STAND_IN, Outcome
+from fsdp_doctor.memory.replay import Replay
+from fsdp_doctor.memory.simulate import simulate, steps
+from fsdp_doctor.subjects.memory import (
+    Assumption,
+    HostNeed,
+    MemoryForecast,
+    Moment,
+    Overhead,
+    Peak,
+    ReplayProblem,
+    StepMemory,
+)
+from fsdp_doctor.subjects.rehearsal import Rehearsal, Unwritten
+from fsdp_doctor.tables.gpu_memory import GIB, Product
+from fsdp_doctor.tables.gpu_overhead import taken
+from fsdp_doctor.tables.substitutions import MARGIN
+
+EARLY = {
+    "end": "the script ended",
+    "exit": "the script exited",
+}
+
+
+def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
+    """The answer to a rehearsal."""
+    result = done.result
+    mode = _text(result, "mode")
+    wanted, taken_steps = job.steps, _int(result, "steps_done")
+    found: MemoryForecast | None = None
+    init_peak, seconds = 0, tuple[float, ...]()
+    if mode == "gpu" and isinstance(result.get("phases"), list):
+        found, init_peak, seconds = _measured(job, result, gpu)
+    elif done.events is not None and taken_steps:
+        found, init_peak = _followed(job, done, gpu)
+    assumed = _notes(result, "assumed")
+    if mode == "fake" and gpu is None:
+        assumed = (*assumed, Assumption("", f"torch.cuda answers for one {STAND_IN}: no --gpu was named", 1))
+    return Rehearsal(
+        mode=mode,
+        script=job.name,
+        world_size=job.world_size,
+        steps_wanted=wanted,
+        steps_done=taken_steps,
+        ended=_text(result, "ended"),
+        forecast=found,
+        init_peak=init_peak,
+        step_seconds=seconds,
+        optimizers=tuple(str(o) for o in _list(result, "optimizers")),
+        communicators=_int(result, "groups"),
+        assumed=assumed,
+        handled=_notes(result, "handled"),
+        unwritten=_unwritten(result),
+        problem=_problem(done),
+    )
+
+
+# ------------------------------------------------------------------------------------------ fake tensors
+def _followed(job: Rehearse, done: Outcome, gpu: Product | None) -> tuple[MemoryForecast | None, int]:
+    events = done.events
+    assert events is not None
+    if not steps(simulate(events).phases):
+        return None, 0
+    stands_for = Job(model=job.name, batch=None, world_size=job.world_size)
+    found = forecast(Replay(events, {}), stands_for, gpu)
+    after = [m for m in found.timeline if m.step]
+    before = [m for m in found.timeline if not m.step]
+    init = max((m.peak for m in before), default=0)
+    highest = max(max((m.peak for m in after), default=0), init)
+    overhead = _overhead(job, _int(done.result, "groups"), gpu, found.overhead.context)
+    return replace(
+        found, allocated=highest, margin=int(highest * MARGIN), overhead=overhead, assumptions=()
+    ), init
+
+
+def _overhead(
+    job: Rehearse, groups: int, gpu: Product | None, context: int, libraries: int | None = None
+) -> Overhead:
+    row = taken(gpu.sm if gpu is not None else 90)
+    nccl = row.nccl_first + (max(groups, 1) - 1) * row.nccl_more if job.world_size > 1 else 0
+    basis = "measured on an H200" if row.measured else "typical figures"
+    return Overhead(context, row.cublas * 2 if libraries is None else libraries, nccl, basis)
+
+
+# ------------------------------------------------------------------------------------------ a real GPU
+def _measured(
+    job: Rehearse, result: Mapping[str, object], gpu: Product | None
+) -> tuple[MemoryForecast | None, int, tuple[float, ...]]:
+    """The rows of the child's meter as a forecast; allocated includes the workspaces of cuBLAS."""
+    timeline: list[Moment] = []
+    starts: list[float] = []
+    now, step, reserved = 0.0, 0, 0
+    for row in _list(result, "phases"):
+        if not isinstance(row, Mapping):
+            continue
+        name = _text(row, "name")
+        if name.startswith("step "):
+            step = int(name[5:])
+            starts.append(now)
+        timeline.append(Moment(step, name, _int(row, "peak"), _int(row, "after")))
+        reserved = max(reserved, _int(row, "reserved"))
+        spent = row.get("seconds")
+        now += spent if isinstance(spent, (int, float)) else 0.0
+    found = _steps(timeline)
+    if not found:
+        return None, max((m.peak for m in timeline), default=0), ()
+    top = max(timeline, key=lambda m: m.peak)
+    init = max((m.peak for m in timeline if not m.step), default=0)
+    name, capacity = _text(result, "name"), _int(result, "total")
+    if gpu is not None:
+        name, capacity = gpu.name, int(gpu.gib * GIB)
+    overhead = _overhead(job, _int(result, "groups"), gpu, _int(result, "outside"), libraries=0)
+    return (
+        MemoryForecast(
+            steps=found,
+            peak=Peak(top.step, top.phase, "", "", (), ()),
+            allocated=top.peak,
+            reserved_low=reserved,
+            reserved_high=reserved,
+            reserved_expandable=reserved,
+            steady=timeline[-1].after,
+            host=HostNeed(0),
+            overhead=replace(overhead, basis=f"context measured here, NCCL {overhead.basis}"),
+            margin=0,
+            gpu=name,
+            capacity=capacity,
+            timeline=tuple(timeline),
+        ),
+        init,
+        tuple(b - a for a, b in zip(starts, [*starts[1:], now], strict=True)),
+    )
+
+
+def _steps(timeline: Sequence[Moment]) -> tuple[StepMemory, ...]:
+    found: list[StepMemory] = []
+    for number in sorted({m.step for m in timeline if m.step}):
+        own = [m for m in timeline if m.step == number]
+        work = [m.peak for m in own if m.phase in ("forward", "backward") or m.phase.startswith("step")]
+        backward = [m.after for m in own if m.phase == "backward"]
+        optimizer = [m.peak for m in own if m.phase == "optimizer"]
+        if work and backward and optimizer:
+            found.append(StepMemory(max(work), backward[-1], max(optimizer)))
+    return tuple(found)
+
+
+def typical_seconds(seconds: Sequence[float]) -> float | None:
+    """Seconds of a step once everything is warm: the median without the first."""
+    warm = list(seconds)[1:] or list(seconds)
+    return statistics.median(warm) if warm else None
+
+
+# ------------------------------------------------------------------------------------------ problems
+def _problem(done: Outcome) -> ReplayProblem | None:
+    if done.kind:
+        return _placed(done.kind, done.text, done.place, done.trace)
+    said = done.result.get("problem")
+    if isinstance(said, Mapping):
+        kind, text = _text(said, "kind"), _text(said, "text")
+        if kind == "operator":
+            text = f"the operator {_text(said, 'operator')} has no form that works on shapes alone: {text}"
+            if _text(said, "module"):
+                text += f", in module {_text(said, 'module')}"
+        return _placed(kind, text, _text(said, "place"), _text(said, "trace"))
+    ended = _text(done.result, "ended")
+    if ended in EARLY and not _int(done.result, "steps_done"):
+        return ReplayProblem("early", _early(done), trace=done.said)
+    return None
+
+
+def _early(done: Outcome) -> str:
+    ended = _text(done.result, "ended")
+    code = done.result.get("code")
+    said = EARLY[ended] + (f" with status {code}" if ended == "exit" and code else "")
+    if _int(done.result, "backwards"):
+        return f"{said} after a backward, without an optimizer step"
+    if _int(done.result, "forwards"):
+        return f"{said} after a forward, without a backward"
+    last = done.said.strip().splitlines()[-1:] or [""]
+    words = f"; its last words: {last[0][:200]}" if last[0] else ""
+    return f"{said} before any forward{words}"
+
+
+def _placed(kind: str, text: str, place: str, trace: str) -> ReplayProblem:
+    file, _, line = place.rpartition(":")
+    return ReplayProblem(kind, text, file or None, int(line) if line.isdigit() else None, trace)
+
+
+# ------------------------------------------------------------------------------------------ reading
+def _notes(result: Mapping[str, object], key: str) -> tuple[Assumption, ...]:
+    return tuple(
+        Assumption(_text(n, "place"), _text(n, "what"), _int(n, "times") or 1)
+        for n in _list(result, key)
+        if isinstance(n, Mapping)
+    )
+
+
+def _unwritten(result: Mapping[str, object]) -> tuple[Unwritten, ...]:
+    found: list[Unwritten] = []
+    for n in _list(result, "unwritten"):
+        if isinstance(n, Mapping):
+            size = n.get("bytes")
+            found.append(
+                Unwritten(
+                    _text(n, "path"),
+                    _text(n, "how"),
+                    size if isinstance(size, int) else None,
+                    _text(n, "place"),
+                    _int(n, "times") or 1,
+                )
+            )
+    return tuple(found)
+
+
+def _text(of: Mapping[str, object], key: str) -> str:
+    value = of.get(key, "")
+    return value if isinstance(value, str) else ""
+
+
+def _int(of: Mapping[str, object], key: str) -> int:
+    value = of.get(key)
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+
+
+def _list(of: Mapping[str, object], key: str) -> list[object]:
+    value = of.get(key)
+    return value if isinstance(value, list) else []

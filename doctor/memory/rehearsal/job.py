@@ -1,0 +1,104 @@
+"""What is rehearsed: a script, its arguments and the ranks, as a launch command says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from fsdp_doctor.subjects.launch import Launch
+
+NODE = 8
+"""GPUs of a host where the command does not say."""
+DEVICES = ("auto", "gpu", "fake")
+IN_FRONT = (
+    "accelerate",
+    "accelerate-launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+)
+
+
+class RehearsalError(ValueError):
+    """The command cannot be rehearsed; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearse:
+    """One rehearsal."""
+
+    world_size: int
+    local_world_size: int
+    script: str | None
+    module: str | None
+    arguments: tuple[str, ...]
+    steps: int = 2
+    device: str = "auto"
+    accelerate: tuple[str, ...] | None = None
+    """The words after `accelerate launch`, which sets variables by them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The script or module, as it was named."""
+        return self.script or f"-m {self.module}"
+
+    def to_json(self) -> dict[str, object]:
+        """For the child."""
+        return {
+            "world_size": self.world_size,
+            "local_world_size": self.local_world_size,
+            "script": self.script,
+            "module": self.module,
+            "arguments": list(self.arguments),
+            "steps": self.steps,
+            "device": self.device,
+            "accelerate": None if self.accelerate is None else list(self.accelerate),
+        }
+
+
+def from_launch(launch: Launch, world_size: int | None, steps: int, device: str) -> Rehearse:
+    """The rehearsal of a launch command. Raises `RehearsalError`.
+
+    `world_size` overrides what the command says. `python train.py` says nothing of it.
+    """
+    if launch.script is None and launch.module is None:
+        raise RehearsalError("the command names no Python script or module")
+    if launch.script_error is not None:
+        raise RehearsalError(launch.script_error)
+    if launch.launcher == "deepspeed":
+        raise RehearsalError("deepspeed's engine is not rehearsed: it shards by itself, not by FSDP")
+    world = world_size or launch.world_size
+    if world is None and launch.nproc_per_node is not None:
+        world = launch.nproc_per_node * (launch.nodes[1] if launch.nodes else 1)
+    if world is None:
+        said = f" ({launch.nproc_spec} processes is not a number)" if launch.nproc_spec else ""
+        raise RehearsalError(
+            f"--world-size N is needed: the command does not say how many ranks there are{said}"
+        )
+    local = launch.nproc_per_node or NODE
+    if world_size is not None and (local > world or world % local):
+        local = min(NODE, world) if world % min(NODE, world) == 0 else 1
+    return Rehearse(
+        world_size=world,
+        local_world_size=min(local, world),
+        script=launch.script,
+        module=launch.module,
+        arguments=launch.script_arguments,
+        steps=steps,
+        device=device,
+        accelerate=_accelerate(launch),
+        environment=dict(launch.environment),
+    )
+
+
+def _accelerate(launch: Launch) -> tuple[str, ...] | None:
+    """What follows `accelerate launch` in the command, inside srun as well."""
+    words = launch.command
+    for i, word in enumerate(words):
+        if PurePath(word).name in IN_FRONT or word in IN_FRONT:
+            rest = words[i + 1 :]
+            return rest[1:] if rest[:1] == ("launch",) else rest
+        if word == launch.script:
+            return None
+    return None
