@@ -110,9 +110,11 @@ def ignored(facts: Facts, options: Options) -> Iterator[Finding]:
     What: Adds up the parameters that ignored_modules or ignored_params keep out of FSDP.
     Why: They are whole on every rank, with gradients and optimizer states, and FSDP does not reduce their
         gradients: trained on different data, the ranks' copies drift apart.
+        FSDP2's are plain tensors beside DTensors: one parameter group with both fails in the optimizer's
+        foreach and fused kernels, and clip_grad_norm_ over both fails always.
     Fix: Shard them, freeze them, or reduce their gradients by hand before the optimizer's step. With FSDP2
-        give them a parameter group of their own: foreach kernels refuse a mixture of Tensor and DTensor.
-    Sources: Torch.distributed.fsdp (ignored_modules, ignored_states, ignored_params).
+        give them a parameter group of their own, and clip them apart.
+    Sources: Torch.distributed.fsdp (ignored_modules, ignored_states, ignored_params); measured, torch 2.13.
     """
     plan = facts[UnitPlan]
     kept = [p for p in plan.parameters if p.ignored]
@@ -128,12 +130,36 @@ def ignored(facts: Facts, options: Options) -> Iterator[Finding]:
     if not trained:
         yield info(found)
         return
+    mixed = _mixed(plan)
+    if mixed:
+        yield fail(
+            f"{found}; {mixed} says: got mixed torch.Tensor and DTensor (figures are those of two groups)",
+            "a parameter group of their own for plain tensors",
+            fix=Fix(
+                "Give the optimizer two groups, the DTensors and the others, clip each apart, and all-reduce "
+                "the gradients of the others"
+            ),
+            subject=Subject(tensor=trained[0].name),
+            row=Row.START,
+        )
+        return
     yield warn(
         f"{found}; {len(trained)} of them train, and nothing reduces their gradients",
         "trained parameters within FSDP",
         fix=Fix("Shard them, freeze them, or all-reduce their gradients before each step"),
         subject=Subject(tensor=trained[0].name),
     )
+
+
+def _mixed(plan: UnitPlan) -> str:
+    """What refuses plain tensors beside DTensors, where both are given to it in one list."""
+    if plan.api != "fsdp2" or all(p.ignored for p in plan.parameters if p.trainable):
+        return ""
+    if plan.clip:
+        return "clip_grad_norm_(model.parameters())"
+    if plan.optimizer and not plan.optimizer.endswith("_loop"):
+        return f"the step of {plan.optimizer} over model.parameters()"
+    return ""
 
 
 def _bytes(parameters: list[Parameter]) -> int:

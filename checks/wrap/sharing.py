@@ -13,8 +13,6 @@ from fsdp_doctor.subjects.unit_plan import UnitPlan
 
 REFUSED_SINCE = (2, 13)
 """torch from which FSDP2 refuses a parameter of two groups."""
-KEEPS = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
-"""Strategies under which parameters stay whole between forward and backward."""
 ADAPTERS = ("lora_embedding_A", "lora_embedding_B", "lora_A", "lora_B")
 
 
@@ -25,7 +23,7 @@ def tied_across_units(facts: Facts, options: Options) -> Iterator[Finding]:
     What: Finds parameters under several names (tied weights) whose modules are in different units.
     Why: FSDP2 of torch 2.13 refuses it ("is shared with a parameter already managed by another FSDP group");
         before, the last rank's rows could stay stale. FSDP1 has freed the parameter when its second place
-        uses it: sizes do not match.
+        uses it: sizes do not match; with use_orig_params=False it makes two parameters of it.
     Fix: Put both modules into one unit: leave both to the root, or fully_shard([embedding, head]).
     Sources: Torch/distributed/fsdp/_fully_shard/_fsdp_init.py; pytorch/pytorch#176076; measured, torch 2.13.
     """
@@ -53,7 +51,7 @@ def tied_across_units(facts: Facts, options: Options) -> Iterator[Finding]:
     expected, subject = "all places of a shared parameter in one unit", Subject(tensor=p.name)
     if plan.api == "fsdp2" and _version(plan.torch) >= REFUSED_SINCE:
         yield fail(f"{found}{more}; torch refuses it", expected, fix=fix, subject=subject)
-    elif plan.api == "fsdp1" and plan.use_orig_params and plan.strategy not in KEEPS:
+    elif plan.api == "fsdp1" and plan.use_orig_params:
         yield fail(
             f"{found}{more}; the second place finds it freed (size mismatch)",
             expected,
@@ -62,7 +60,9 @@ def tied_across_units(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     else:
         yield warn(
-            f"{found}{more}; its places can diverge",
+            f"{found}{more}; FSDP1 makes a parameter of each place, and they diverge"
+            if plan.api == "fsdp1"
+            else f"{found}{more}; its places can diverge",
             expected,
             fix=fix,
             subject=subject,

@@ -31,6 +31,8 @@ def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> Un
         optimizers=_texts(about, "optimizers"),
         order=_order(about.get("order"), len(_objects(about, "units"))),
         use_orig_params=job.use_orig_params,
+        optimizer=job.optimizer,
+        clip=job.clip,
     )
 
 

@@ -115,6 +115,9 @@ class UnitPlan:
     """Paths of modules that the model's function has wrapped itself."""
     optimizers: tuple[str, ...] = ()
     """Attributes of the model that are optimizers over its unsharded parameters."""
+    optimizer: str = ""
+    """As --optimizer names it."""
+    clip: bool = False
     order: tuple[int, ...] | None = None
     """Units as they were entered in the first forward, each as often as it was; None where none ran."""
 

@@ -80,7 +80,6 @@ def _streams(tracker: Tracker) -> None:
             tracker.waited(self.at)
 
     torch.cpu.Event = Event
-    torch.cpu.Stream.record_event = lambda _stream, event=None: (event or Event()).record()
     torch.cpu.Stream.synchronize = lambda _stream: tracker.waited(len(tracker.events))
 
 

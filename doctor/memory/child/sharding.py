@@ -25,6 +25,7 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor import DTensor
 
 from .data_parallel import options
 from .ground import Ground
@@ -107,32 +108,48 @@ class Sharded:
             more["ignored_params"] = {p for m in self.ignored for p in m.parameters()}
         if self.job.get("offload"):
             more["offload_policy"] = CPUOffloadPolicy(pin_memory=self.ground.pins)
-        for module in reversed(list(self.model.modules())):
-            if type(module) in self.wrap:
-                fully_shard(module, reshard_after_forward=reshard, **more)
+        units = [m for m in self.model.modules() if type(m) in self.wrap]  # fully_shard changes their class
+        for module in reversed(units):
+            fully_shard(module, reshard_after_forward=reshard, **more)
         fully_shard(self.model, reshard_after_forward=reshard if isinstance(reshard, bool) else True, **more)
-        self._prefetch([m for m in self.model.modules() if type(m) in self.wrap and m is not self.model])
+        self._prefetch([m for m in units if m is not self.model])
 
     def _prefetch(self, units: list[Any]) -> None:
-        """Let each unit gather its next ones ahead, in the order in which they stand in the model."""
+        """Let each unit gather its next ones ahead, in the order in which the first forward enters them."""
         ahead = int(self.job.get("forward_prefetch") or 0)
         behind = int(self.job.get("backward_prefetch") or 0)
-        for i, unit in enumerate(units):
-            if ahead and units[i + 1 : i + 1 + ahead]:
-                unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + ahead])
-            if behind and i:
-                unit.set_modules_to_backward_prefetch(units[max(0, i - behind) : i][::-1])
+        entered: dict[Any, None] = {}
+
+        def note(module: nn.Module, _args: object) -> None:
+            entered.setdefault(module)
+
+        def known(*_: object) -> None:
+            for handle in handles:
+                handle.remove()
+            order = list(entered)
+            for i, unit in enumerate(order):
+                if ahead and i + 1 < len(order):
+                    unit.set_modules_to_forward_prefetch(order[i + 1 : i + 1 + ahead])
+                if behind and i:
+                    unit.set_modules_to_backward_prefetch(order[max(0, i - behind) : i][::-1])
+
+        if ahead or behind:
+            handles = [unit.register_forward_pre_hook(note) for unit in units]
+            handles.append(self.model.register_forward_hook(known))
 
     def placed(self) -> nn.Module:
         """Give the parameters memory and, for FSDP1 and DDP, wrap."""
         ground, model = self.ground, self.model
         if self.api == "fsdp2":
             ground.place_shards(model, bool(self.job.get("offload")))
+            if self.job.get("offload"):
+                self._place_ignored()
         elif self.api == "ddp":
             model = self.model = ground.data_parallel(model, options(self.job))
         else:
             if self.job.get("offload"):
                 ground.keep_on_host(self.api)
+            self._place_ignored()
             model = self.model = FullyShardedDataParallel(
                 model,
                 auto_wrap_policy=ModuleWrapPolicy(self.wrap) if self.wrap else None,
@@ -162,6 +179,11 @@ class Sharded:
         model.train()
         return model
 
+    def _place_ignored(self) -> None:
+        """FSDP neither makes nor moves what it is told to ignore: the script has put it on the GPU."""
+        for module in {id(m): m for kept in self.ignored for m in kept.modules()}.values():
+            self.ground.place_module(module)
+
     def _activation_checkpointing(self) -> None:
         if self.checkpoint:
             apply_activation_checkpointing(
@@ -175,4 +197,13 @@ class Sharded:
         if self.api == "fsdp1":
             self.model.clip_grad_norm_(1.0)
         else:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            for group in alike(self.model.parameters()):
+                torch.nn.utils.clip_grad_norm_(group, 1.0)
+
+
+def alike(parameters: Iterable[Any]) -> list[list[Any]]:
+    """Sharded parameters and plain ones apart: one call of torch's takes either, not both."""
+    groups: dict[bool, list[Any]] = {}
+    for p in parameters:
+        groups.setdefault(isinstance(p, DTensor), []).append(p)
+    return list(groups.values())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .loading import Refused
-from .sharding import Sharded
+from .sharding import Sharded, alike
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),
@@ -31,7 +31,8 @@ def optimizer(model: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise Refused("model", "the model has no parameter that requires a gradient")
-    made: torch.optim.Optimizer = getattr(torch.optim, name)(trained, lr=1e-5, **flags)
+    groups = [{"params": group} for group in alike(trained)]
+    made: torch.optim.Optimizer = getattr(torch.optim, name)(groups, lr=1e-5, **flags)
     return made
 
 
