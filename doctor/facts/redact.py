@@ -68,6 +68,18 @@ FLAG = re.compile(
     r"(?<![\w.-])(-{1,2}[A-Za-z][\w.-]{0,80})([ \t]+)(?!-)((?:\"[^\"]*\"|'[^']*'|[^\s,;&\"'\0])+)"
 )
 ACCOUNT_FLAGS = {"-u", "--user", "--proxy-user"}
+LOOKS_MARKS = (
+    *("-----BEGIN", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    *("hf_", "npm_", "glsa_", "dop_v1_", "rk_live_", "sk_live_", "lin_api_", "sk-", "nvapi-"),
+    *("glpat-", "pypi-", "xox", "xapp-", "dapi-", "pplx-", "gsk-", "AIza", "ya29.", "eyJ"),
+    *("hooks.slack.com"),
+)  # fmt: skip
+"""One of these is in whatever `LOOKS` matches."""
+NAME_MARKS = (
+    *("pass", "secret", "cred", "key", "connection", "webhook", "auth", "cook", "private"),
+    *("jwt", "pat", "bearer", "sig", "dsn", "sas", "pwd"),
+)  # fmt: skip
+"""In lower case, one of these or `token` is in every secret's name, and in what `COLON` and `HEADER` match."""
 MOUNT_USER = re.compile(r"(?<![\w.-])(user(?:name)?|domain)=(?!<redacted>)([^\s,]+)")
 PROCESS_WORDS = re.compile(r"proc/[^/]+/(?:cmdline|environ)$")
 
@@ -79,6 +91,11 @@ def is_secret_name(name: str) -> bool:
     if STRONG.search(name):
         return True
     return bool(WEAK.search(name)) and not READ_BY_CHECKS.match(name)
+
+
+def _may_name(text: str) -> bool:
+    """Whether a text in lower case may hold a secret's name; `tokens`, which logs count, is none."""
+    return any(map(text.__contains__, NAME_MARKS)) or text.count("token") > text.count("tokens")
 
 
 class Redactor:
@@ -106,13 +123,24 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Free text: a log, a configuration file, the kernel's command line."""
-        text = LOOKS.sub(self._whole, text)
-        text = URL_USER.sub(lambda m: f"{m[1]}{self._hide(m[2].rpartition(':')[2])}@", text)
-        text = HEADER.sub(lambda m: m[1] + self._hide(m[2]), text)
-        text = ASSIGNED.sub(self._assigned, text)
-        text = QUOTED.sub(self._quoted, text)
-        text = COLON.sub(lambda m: f"{m[1]}{m[2]}{self._hide(m[3])}", text)
-        return FLAG.sub(self._flag, text)
+        # Most texts hold nothing that any pattern could match, and looking for a word is far cheaper. Case is
+        # not as simple beyond ASCII: such a text gets all patterns.
+        plain = text.isascii()
+        looks = not plain or any(map(text.__contains__, LOOKS_MARKS))
+        user = not plain or "@" in text
+        named = not plain or _may_name(text.lower())
+        if looks:
+            text = LOOKS.sub(self._whole, text)
+        if user:
+            text = URL_USER.sub(lambda m: f"{m[1]}{self._hide(m[2].rpartition(':')[2])}@", text)
+        if named:
+            text = HEADER.sub(lambda m: m[1] + self._hide(m[2]), text)
+            text = ASSIGNED.sub(self._assigned, text)
+            text = QUOTED.sub(self._quoted, text)
+            text = COLON.sub(lambda m: f"{m[1]}{m[2]}{self._hide(m[3])}", text)
+        if looks or user or named or "-u" in text:
+            text = FLAG.sub(self._flag, text)
+        return text
 
     def file(self, name: str, raw: bytes) -> bytes:
         """A file of the machine; `name` is its path without the leading slash."""

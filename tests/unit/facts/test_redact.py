@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdp_doctor.facts.redact import REDACTED, Redactor, is_secret_name
@@ -269,3 +269,73 @@ def test_quoted_parts_side_by_side_are_one_value() -> None:
 )
 def test_names_that_end_in_pass(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
+
+
+PIECES = (
+    *(
+        "password",
+        "token",
+        "Tokens/s",
+        "--user",
+        " -u ",
+        "bob:hunter2secret",
+        "--proxy-user",
+        "=",
+        ":",
+        " ",
+        "\n",
+        "'",
+    ),
+    *(
+        '"',
+        "hf_" + "a1B" * 8,
+        "sk-" + "x1" * 8,
+        "eyJabcdefgh.abcd.efg",
+        "https://",
+        "//",
+        "u:pw@host",
+        "@",
+        "path",
+    ),
+    *(
+        "Authorization: Basic abcdefgh",
+        "Cookie: a=b1234",
+        "bearer ",
+        "API_KEY",
+        "api-key",
+        "--api-key",
+        "--token",
+    ),
+    *(
+        "NCCL_IB_PKEY",
+        "step 12 loss 2.5",
+        "AKIA" + "A1" * 8,
+        "KEY=abc123def456",
+        "{",
+        "}",
+        ",",
+        "pat",
+        "DSN",
+        "-x",
+    ),
+    *(
+        "ghp_" + "Z9" * 10,
+        "--password",
+        "hunter2hunter2",
+        "0",
+        "true",
+        "/etc/key.pem",
+        "--key-file",
+        "tokens",
+    ),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=14))
+def test_no_pattern_is_passed_over_that_would_have_matched(pieces: list[str]) -> None:
+    """A text with a letter beyond ASCII gets every pattern; one without gets those that its words call for."""
+    text = "".join(pieces)
+    every, called = Redactor(), Redactor()
+    assert every.text(f"{text}\n;\n\u00e9") == f"{called.text(text)}\n;\n\u00e9"
+    assert every._seen == called._seen
