@@ -69,13 +69,14 @@ def cannot_be_rehearsed(facts: Facts, options: Options) -> Iterator[Finding]:
     found = facts[Rehearsal]
     problem = found.problem
     if problem is not None:
+        shown = problem.kind not in UNJUDGED or problem.kind == "child"
         yield Finding(
             Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
             problem.text,
             f"{found.steps_wanted} optimizer steps of {found.script} as rank 0 of {found.world_size}",
             subject=Subject(file=problem.file, line=problem.line),
             fix=Fix(FIXES.get(problem.kind, FIXES["script"])),
-            evidence=(Evidence("traceback", problem.trace),) if problem.trace else (),
+            evidence=(Evidence("traceback", problem.trace),) if problem.trace and shown else (),
         )
     elif found.steps_done < found.steps_wanted:
         yield warn(

@@ -97,7 +97,8 @@ class DataParallel:
             self._places.clear()
             for group in groups:
                 n = sum(parameters[i].numel() for i in group)
-                bucket = torch.empty(n, dtype=parameters[group[0]].dtype)
+                like = parameters[group[0]]
+                bucket = torch.empty(n, dtype=like.dtype, device=like.device)
                 self._buckets.append(bucket)
                 if self._views:
                     parts = bucket.split([parameters[i].numel() for i in group])

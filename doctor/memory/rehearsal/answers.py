@@ -42,7 +42,7 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
     init_peak, seconds = 0, tuple[float, ...]()
     if mode == "gpu" and isinstance(result.get("phases"), list):
         found, init_peak, seconds = _measured(job, result, gpu)
-    elif done.events is not None and taken_steps:
+    elif done.events is not None and taken_steps and "rows" in result:
         found, init_peak = _followed(job, done, gpu)
     assumed = _notes(result, "assumed")
     if mode == "fake" and gpu is None:

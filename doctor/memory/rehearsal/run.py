@@ -52,6 +52,7 @@ def rehearse(job: Rehearse, gpu: Product | None, python: str, deadline: float | 
             **job.to_json(),
             "gpu": {"sm": meant.sm, "name": f"NVIDIA {meant.name}", "bytes": int(meant.gib * GIB)},
             "seconds": max(1.0, seconds - 1.0),
+            "asked": seconds,
         }
         path = folder / "job.json"
         path.write_text(json.dumps(described))

@@ -28,6 +28,10 @@ CUDA = torch.device("cuda", 0)
 HOST = torch.device("cpu")
 LARGEST_HOST = 256 << 20
 """Bytes of a host tensor above which it is fake too: nobody waits for a table of random numbers."""
+NUMBERED = (
+    "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "linspace", "eye",
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+)  # fmt: skip
 NEVER = frozenset((aten.isnan.default, aten.isinf.default))
 
 
@@ -35,6 +39,8 @@ def translated(value: Any) -> Any:
     """A device argument with `cpu:0` in place of any `cuda`."""
     if isinstance(value, torch.device):
         return GPU if value.type == "cuda" else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return GPU
     if isinstance(value, str) and value.split(":")[0] == "cuda":
         return GPU
     return value
@@ -125,6 +131,7 @@ def install(tracker: DeviceTracker) -> None:
     _parameters(tracker)
     _default_device()
     _operands()
+    _generators()
 
 
 def _moves() -> None:
@@ -148,6 +155,20 @@ def _constructors() -> None:
     """These copy Python values below the dispatcher, before it could see the device."""
     for name in ("tensor", "as_tensor", "asarray"):
         _after(torch, name)
+    for name in NUMBERED:
+        _numbered(torch, name)
+
+
+def _numbered(owner: Any, name: str) -> None:
+    """`device=0` is a number that torch gives to the accelerator it was built for."""
+    make = getattr(owner, name)
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = GPU
+        return make(*args, **kwargs)
+
+    setattr(owner, name, made)
 
 
 def _after(owner: Any, name: str) -> None:
@@ -183,6 +204,23 @@ class _without_default:
 
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(*error)
+
+
+def _generators() -> None:
+    """A generator of the GPU is one of the host: what it draws is not looked at."""
+    base: Any = torch.Generator
+
+    class Kind(type(base)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return type.__instancecheck__(base, value)
+
+    class Generator(base, metaclass=Kind):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            host = translated(torch.device(device)) == GPU
+            return base.__new__(base, device="cpu" if host else device)
+
+    module: Any = torch
+    module.Generator = Generator
 
 
 def _operands() -> None:

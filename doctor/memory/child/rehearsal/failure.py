@@ -20,6 +20,8 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
     if isinstance(cause, Refusal):
         return {"kind": cause.kind, "text": cause.text, "place": cause.place or place, "trace": trace}
     text = one_line(f"{type(error).__name__}: {error}")
+    if rehearsal.mode == "fake":
+        text = text.replace("cpu:0", "cuda:0")  # which stands for it
     kind, operator, module = "script", "", ""
     tracker = rehearsal.tracker
     chain = list(_chain(error))

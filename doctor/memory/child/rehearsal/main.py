@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from ..events import write_json
 from ..loading import Offline, Refused, no_network, one_line
 
+EARLIER = 1.5
+"""Seconds before the last moment at which a script that runs late is asked where it stands."""
 WHILE_REHEARSED = "in a rehearsal, which has no network"
 
 
@@ -72,9 +74,15 @@ def main(path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     stack = open(os.path.join(folder, "stack"), "w")  # noqa: SIM115 - open until the end
     faulthandler.enable(stack)
-    if job.get("seconds"):
-        faulthandler.dump_traceback_later(float(job["seconds"]), exit=True, file=stack)
     rehearsal = Rehearsal(job, folder)
+    if job.get("seconds"):
+        seconds = float(job["seconds"])
+        faulthandler.dump_traceback_later(
+            seconds, exit=True, file=stack
+        )  # should the thread not get its turn
+        alarm = threading.Timer(max(0.5, seconds - EARLIER), _late, (rehearsal, threading.get_ident()))
+        alarm.daemon = True
+        alarm.start()
     _stage(folder, "importing torch")
     try:
         _prepare(rehearsal)
@@ -87,6 +95,21 @@ def main(path: str) -> None:
     except BaseException as error:
         _failed(rehearsal, error)
     rehearsal.finish("end")
+
+
+def _late(rehearsal: Rehearsal, thread: int) -> None:
+    """The time is over: say where the script stands, and what it did until then."""
+    from .notes import library
+
+    frames = traceback.extract_stack(sys._current_frames().get(thread))
+    own = [f for f in frames if not library(f.filename)]
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+    rehearsal.meter = None  # the script goes on allocating
+    done = rehearsal.steps.done if rehearsal.steps is not None else 0
+    text = (
+        f"{done} of {rehearsal.job['steps']} optimizer steps were finished in {rehearsal.job['asked']:.0f} s"
+    )
+    rehearsal.finish("late", problem=_problem("time", text, place))
 
 
 def _stage(folder: str, name: str) -> None:

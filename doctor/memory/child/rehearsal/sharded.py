@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data_parallel import DataParallel
+from ..data_parallel import OPTIONS, DataParallel
 from .devices import GPU, DeviceTracker, fake_buffers, translated
 from .notes import Notes
 
@@ -76,8 +76,8 @@ def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
         self.module = module
         self.device_ids, self.output_device, self.process_group = [0], 0, kwargs.get("process_group")
         self.require_backward_grad_sync = True
-        self._rules = DataParallel(module, tracker)
-        notes.add("assumed", "DDP's reducer by its rules: bucket sizes are torch's defaults")
+        self._rules = DataParallel(module, tracker, {k: kwargs[k] for k in OPTIONS if kwargs.get(k)})
+        notes.add("assumed", "DistributedDataParallel's reducer by its rules: it is no Python")
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
@@ -85,7 +85,7 @@ def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
         return self.module(*args, **kwargs)
 
     ddp.__init__, ddp.forward = init, forward
-    ddp.no_sync = lambda self: nullcontext()
+    ddp.no_sync = lambda self: self._rules.no_sync()
     ddp.join = lambda self, *_, **__: nullcontext()
     ddp.__getstate__ = lambda self: self.__dict__
     for name in ("_set_static_graph", "register_comm_hook", "_sync_buffers"):
