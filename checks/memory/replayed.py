@@ -18,9 +18,10 @@ FIXES = {
     "class": "Name classes of modules that are in the model",
     "operator": "Register a shape-only form of the operator (torch.library.register_fake), or leave it out",
     "time": "Give more --deadline, or look at the line where it stands",
+    "unmodelled": "Leave out what is named: its memory is not modelled, and no figure is given for it",
     "torch": "Name the Python that has torch with --python",
 }
-UNJUDGED = ("operator", "time", "child", "torch")
+UNJUDGED = ("operator", "time", "child", "torch", "unmodelled")
 
 
 @check("MEM001", Row.OOM, needs=(MemoryAnswer,), uses=(UnitPlan,), tags=("memory",), cost=Cost.SECONDS)

@@ -106,8 +106,19 @@ class Job:
                 f"--shard-size {self.shard_size} does not divide --world-size {self.world_size}: "
                 "a hybrid mesh has world size / shard size groups"
             )
+        if self.strategy in HYBRID and self.shard_size is None and self.world_size % self.ranks_on_node:
+            raise JobError(
+                f"--strategy {self.strategy}: --world-size {self.world_size} is no whole number of nodes of "
+                f"{self.ranks_on_node} ranks (--ranks-per-node)"
+            )
+        if self.api == "fsdp2" and self.strategy == "NO_SHARD":
+            raise JobError("--strategy NO_SHARD is fsdp1's: with fsdp2 take --shard-size 1, or --api ddp")
         if self.api == "fsdp1" and self.shard_size is not None and self.strategy not in HYBRID:
             raise JobError(f"--shard-size with fsdp1 needs --strategy HYBRID_SHARD, not {self.strategy}")
+        if self.api == "ddp" and (self.param_dtype or self.reduce_dtype):
+            raise JobError("--param-dtype and --reduce-dtype are FSDP's: with ddp take --autocast or --dtype")
+        if self.api == "ddp" and self.shard_size is not None:
+            raise JobError("--shard-size: ddp shards nothing")
         if self.api == "ddp" and (self.offload or self.wrap or self.ignored):
             raise JobError("--api ddp has neither units (--wrap, --ignored-modules) nor --offload")
         if self.api != "fsdp1" and not self.use_orig_params:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .loading import HfLoss, Refused, call, function, hf_batch
+from .refusals import KIND, inspect
 from .sharding import dtype
 
 
@@ -17,9 +18,13 @@ def model_of(job: dict[str, Any]) -> torch.nn.Module:
     with torch.device("meta"):
         model = call(factory, args, "model")
     if not isinstance(model, torch.nn.Module):
+        staged = type(model).__module__.startswith("torch.distributed.pipelining")
         raise Refused(
-            "model", f"--model {spec}: it returned a {type(model).__name__} and not a torch.nn.Module"
+            KIND if staged else "model",
+            f"--model {spec}: it returned a {type(model).__name__} and not a torch.nn.Module"
+            + (": pipeline parallelism is not modelled, give the module of one stage" if staged else ""),
         )
+    inspect(model)
     if job.get("dtype"):
         model = model.to(dtype(job["dtype"]))
     return model
@@ -38,6 +43,8 @@ def batch_function(job: dict[str, Any]) -> Any:
 def batch_of(job: dict[str, Any], made_by: Any, device: str) -> tuple[Any, ...]:
     """One batch on a device. Raises `Refused`."""
     batch = call(made_by, job.get("batch_args") or {}, "batch", device)
+    if batch is None:
+        raise Refused("batch", "the batch function returned None and not a tuple of tensors")
     if not isinstance(batch, tuple):
         batch = tuple(batch) if isinstance(batch, list) else (batch,)
     return batch

@@ -8,9 +8,10 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+NO_GPU = ("not compiled", "not linked", "NVIDIA driver")
 WHILE_BUILT = "while the model is built"
 """What a refused connection says; libraries wrap the exception in ones of their own."""
 
@@ -71,10 +72,16 @@ def _reraise(error: BaseException, what: str, said: str) -> Any:
     text = f"{type(error).__name__}: {error}".strip().rstrip(":")
     place = user_place(error)
     hint = ""
-    if "CUDA" in text and ("not compiled" in text or "not linked" in text or "NVIDIA driver" in text):
+    if any(f"{os.sep}pipelining{os.sep}" in f.filename for f in traceback.extract_tb(error.__traceback__)):
+        what, hint = "unmodelled", " (pipeline parallelism is not modelled: return the module of one stage)"
+    elif "_cuda_" in text or ("CUDA" in text and any(w in text for w in NO_GPU)):
         hint = " (it asks for a GPU: leave the device to the doctor, which places the module and the batch)"
     elif WHILE_BUILT in text or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
         hint = " (it needs the network: build the model from a configuration, without downloading weights)"
+    elif what == "batch" and isinstance(error, TypeError) and "positional argument" in text:
+        hint = " (it is called with the device and the arguments of --batch-args)"
+    elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
+        hint = " (it builds real tensors: leave the device to the doctor, under which they take no memory)"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
     raise Refused(what, f"{said}: {one_line(text)}{hint}", place, trace) from None
 
@@ -87,18 +94,27 @@ def one_line(text: str) -> str:
 
 def user_place(error: BaseException) -> str:
     """File and line of the innermost frame that is neither torch's nor this package's, else the innermost."""
-    own = os.path.dirname(os.path.abspath(__file__))
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<frozen"))
-    ]
+    frames = _foreign(traceback.extract_tb(error.__traceback__))
+    place = place_of(frames)
+    if not place and isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return place or (f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "")
+
+
+def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
+    """File and line of the innermost frame that is neither torch's nor this package's; "" without one."""
     installed = tuple(p for p in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")) if p)
+    kept = _foreign(frames)
     for foreign in (installed, (f"{os.sep}torch{os.sep}", f"{os.sep}transformers{os.sep}")):
-        for f in reversed(frames):
+        for f in reversed(kept):
             if not any(part in f.filename for part in foreign):
                 return f"{f.filename}:{f.lineno}"
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return ""
+
+
+def _foreign(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    own = os.path.dirname(os.path.abspath(__file__))
+    return [f for f in frames if not f.filename.startswith((own, "<"))]
 
 
 class Offline(OSError):

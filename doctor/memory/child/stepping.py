@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import inspect
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
 from .loading import Refused
 from .sharding import Sharded, alike
 
+WRAPPERS = (FullyShardedDataParallel, DistributedDataParallel)
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),
     "adamw_fused": ("AdamW", {"fused": True}),
@@ -36,11 +40,36 @@ def optimizer(model: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
     return made
 
 
+def arguments(model: torch.nn.Module, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with: the batch's values, or those of a dictionary by their names.
+
+    Raises `Refused` where the model's forward does not take them.
+    """
+    while isinstance(model, WRAPPERS):
+        model = model.module
+    forward = inspect.signature(model.forward)
+    if len(batch) == 1 and isinstance(batch[0], dict) and all(isinstance(k, str) for k in batch[0]):
+        with suppress(TypeError):
+            forward.bind(**batch[0])
+            return (), batch[0]
+    try:
+        forward.bind(*batch)
+    except TypeError as error:
+        code, name = getattr(model.forward, "__code__", None), model.forward.__qualname__
+        raise Refused(
+            "batch",
+            f"the batch has {len(batch)} values, and {name}{forward} does not take them: {error}",
+            f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "",
+        ) from None
+    return batch, {}
+
+
 class Loop:
     """One configuration's steps."""
 
     def __init__(self, sharded: Sharded, batch: tuple[Any, ...], job: dict[str, Any]) -> None:
-        self.sharded, self.batch, self.job = sharded, batch, job
+        self.sharded, self.job = sharded, job
+        self.batch, self.named = arguments(sharded.model, batch)
         self.optimizer = optimizer(sharded.model, job.get("optimizer", "adamw"))
         self.accumulate = int(job.get("accumulate") or 1)
         cast = job.get("autocast")
@@ -74,9 +103,9 @@ class Loop:
     def _loss(self) -> Any:
         self.sharded.ground.before_forward()
         if self.cast is None:
-            return self._scalar(self.sharded.model(*self.batch)) / self.accumulate
+            return self._scalar(self.sharded.model(*self.batch, **self.named)) / self.accumulate
         with self.cast:
-            return self._scalar(self.sharded.model(*self.batch)) / self.accumulate
+            return self._scalar(self.sharded.model(*self.batch, **self.named)) / self.accumulate
 
     def _scalar(self, loss: Any) -> Any:
         if not isinstance(loss, torch.Tensor):
