@@ -39,8 +39,8 @@ def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok("two optimizer steps were replayed")
         return
     plan = facts.find(UnitPlan)
-    if problem.kind == "class" and plan is not None and plan.missing:
-        yield skip("a class of --wrap is not in the model (WRP002)")
+    if problem.kind == "class" and plan is not None and (plan.missing or plan.unknown):
+        yield skip("a class that is named is not in the model (WRP002)")
         return
     yield Finding(
         Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fsdp_doctor.checks.wrap._common import blocks, listed, suggested, unit_name, wrap_fix
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.findings import Finding, Row, fail, ok
+from fsdp_doctor.findings import Finding, Fix, Row, fail, ok
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 
@@ -16,20 +16,26 @@ from fsdp_doctor.subjects.unit_plan import UnitPlan
 def class_not_in_model(facts: Facts, options: Options) -> Iterator[Finding]:
     """A class that should be wrapped is not in the model.
 
-    What: Looks for each class of --wrap among the classes of the model's modules.
+    What: Looks for each class of --wrap, --checkpoint-activations and --ignored-modules among the classes of
+        the model's modules.
     Why: Accelerate and Trainer raise "Could not find the transformer layer class to wrap in the model"; a
         policy of one's own silently wraps nothing, and the model is one unit.
     Fix: Name a class of this model's own blocks; configurations are often copied from another model.
     Sources: huggingface/accelerate#1943, #2872; accelerate.utils.dataclasses (set_auto_wrap_policy).
     """
     plan = facts[UnitPlan]
-    if not plan.missing:
+    if not plan.missing and not plan.unknown:
         yield ok(f"{len(plan.wrap)} named classes are in the model")
         return
+    absent = [*plan.missing, *(f"{name} ({flag})" for flag, name in plan.unknown)]
+    alike = [f"{' or '.join(found)} in place of {name}?" for name, found in plan.near if found]
     yield fail(
-        f"no module of class {', '.join(plan.missing)}; repeated blocks of the model: {blocks(plan)}",
+        f"no module of class {', '.join(absent)}; {''.join(a + ' ' for a in alike)}repeated blocks: "
+        f"{blocks(plan)}",
         "classes of the model's own modules",
-        fix=wrap_fix(plan, suggested(plan)),
+        fix=wrap_fix(plan, suggested(plan))
+        if plan.missing
+        else Fix(f"Name classes of the model: {', '.join(plan.suggested) or blocks(plan)}"),
     )
 
 

@@ -25,6 +25,8 @@ def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> Un
         capacity=capacity,
         torch=_text(about, "torch"),
         missing=_texts(about, "missing"),
+        unknown=tuple((str(v[0]), str(v[1])) for v in _pairs(about, "unknown")),
+        near=tuple((str(v[0]), tuple(map(str, _list(v[1])))) for v in _pairs(about, "near")),
         suggested=_texts(about, "suggested"),
         checkpointed=_texts(about, "checkpointed"),
         sharded=_texts(about, "sharded"),
@@ -75,6 +77,10 @@ def _objects(about: Mapping[str, object], key: str) -> list[Mapping[str, object]
 
 def _rows(about: Mapping[str, object], key: str) -> list[tuple[object, object, object]]:
     return [(v[0], v[1], v[2]) for v in _list(about.get(key)) if isinstance(v, list) and len(v) == 3]
+
+
+def _pairs(about: Mapping[str, object], key: str) -> list[list[object]]:
+    return [v for v in _list(about.get(key)) if isinstance(v, list) and len(v) == 2]
 
 
 def _list(value: object) -> list[object]:

@@ -107,6 +107,10 @@ class UnitPlan:
     """FSDP1's argument."""
     missing: tuple[str, ...] = ()
     """Classes of `wrap` that no module of the model has."""
+    unknown: tuple[tuple[str, str], ...] = ()
+    """Flag and class for classes of other flags that no module of the model has."""
+    near: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """For such classes: those of the model that are called nearly alike."""
     suggested: tuple[str, ...] = ()
     """Classes whose modules would be good units."""
     checkpointed: tuple[str, ...] = ()

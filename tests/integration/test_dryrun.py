@@ -151,7 +151,6 @@ def test_a_model_larger_than_the_host(models: Path) -> None:
         ("net", "batch", ("--batch-args", '{"colour": 1}'), 1, "colour", None),
         ("net", "batch", ("--model-args", '{"what": "tuple"}'), 1, "a tuple of 2", None),
         ("net", "batch", ("--model-args", '{"what": "logits"}'), 1, "shape (8, 64)", None),
-        ("net", "batch", ("--checkpoint-activations", "Layer"), 1, "repeated blocks in it: Block (2", None),
         ("forever", "batch", ("--deadline", "12"), 3, "while building the model", "while True: pass"),
     ],
 )
@@ -194,6 +193,17 @@ def test_an_interpreter_without_torch(models: Path, tmp_path: Path) -> None:
     code, report, _ = dryrun(models, "net", "batch", "--python", str(shim))
     assert code == 3
     assert "has no torch" in finding(report)["found"]
+
+
+@pytest.mark.parametrize(
+    "more", [("--checkpoint-activations", "Bolck"), ("--ignored-modules", "Bolck", "--plan-only")]
+)
+def test_a_class_that_is_not_there(models: Path, more: tuple[str, ...]) -> None:
+    code, report, _ = dryrun(models, "net", "batch", *more)
+    assert code == 1
+    failed = [r for r in report["results"] if r["status"] == "fail"]
+    assert [r["code"] for r in failed] == ["WRP002"]
+    assert "Block in place of Bolck?" in failed[0]["found"] and "Block (2 x" in failed[0]["found"]
 
 
 def test_the_plan_alone(models: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
     """Everything about the plan of a job that can be read without running it."""
     wrap, ignored = job.get("wrap") or (), job.get("ignored") or ()
     kinds = {type(m).__name__ for m in model.modules()}
+    others = [("--checkpoint-activations", n) for n in job.get("checkpoint") or ()]
+    others += [("--ignored-modules", n) for n in ignored]
     found = describe(model, {type(m) for m in model.modules() if type(m).__name__ in wrap}, ignored)
     return {
         **found,
@@ -30,10 +33,18 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
         "repeated": repeated(model),
         "suggested": suggest(model),
         "missing": [name for name in wrap if name not in kinds],
+        "unknown": [[flag, name] for flag, name in others if name not in kinds],
+        "near": [[name, near(name, kinds)] for name in (*wrap, *(n for _, n in others)) if name not in kinds],
         "checkpointed": list(_checkpointed(model, job.get("checkpoint") or ())),
         "sharded": list(_sharded(model)),
         "optimizers": list(_optimizers(model)),
     }
+
+
+def near(name: str, kinds: Iterable[str]) -> list[str]:
+    """Classes that are called nearly like one that is not there."""
+    by_lower = {k.lower(): k for k in kinds}
+    return [by_lower[k] for k in difflib.get_close_matches(name.lower(), sorted(by_lower), 2, 0.6)]
 
 
 def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str] = ()) -> dict[str, Any]:
