@@ -72,14 +72,14 @@ LOOKS_MARKS = (
     *("-----BEGIN", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
     *("hf_", "npm_", "glsa_", "dop_v1_", "rk_live_", "sk_live_", "lin_api_", "sk-", "nvapi-"),
     *("glpat-", "pypi-", "xox", "xapp-", "dapi-", "pplx-", "gsk-", "AIza", "ya29.", "eyJ"),
-    *("hooks.slack.com"),
+    "hooks.slack.com",
 )  # fmt: skip
 """One of these is in whatever `LOOKS` matches."""
 NAME_MARKS = (
     *("pass", "secret", "cred", "key", "connection", "webhook", "auth", "cook", "private"),
     *("jwt", "pat", "bearer", "sig", "dsn", "sas", "pwd"),
 )  # fmt: skip
-"""In lower case, one of these or `token` is in every secret's name, and in what `COLON` and `HEADER` match."""
+"""In lower case: one of these or `token` is in a name of a secret, and in what `COLON` and `HEADER` match."""
 MOUNT_USER = re.compile(r"(?<![\w.-])(user(?:name)?|domain)=(?!<redacted>)([^\s,]+)")
 PROCESS_WORDS = re.compile(r"proc/[^/]+/(?:cmdline|environ)$")
 

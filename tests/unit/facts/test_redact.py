@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdp_doctor.facts.redact import REDACTED, Redactor, is_secret_name
+from fsdp_doctor.facts.redact import (
+    LOOKS_MARKS,
+    NAME_MARKS,
+    REDACTED,
+    Redactor,
+    _may_name,
+    is_secret_name,
+)
 
 PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1r\nZXktdjE=\n-----END OPENSSH PRIVATE KEY-----"
 
@@ -329,6 +336,13 @@ PIECES = (
         "tokens",
     ),
 )
+
+
+def test_an_ordinary_line_calls_for_no_pattern() -> None:
+    line = "[rank3]: INFO trainer: step 3 loss 2.5 grad_norm 0.9 lr 3.0e-04 tokens/s 12000 mem 61.2GiB"
+    assert not [m for m in (*LOOKS_MARKS, *NAME_MARKS) if m in line.lower()]
+    assert not _may_name(line)
+    assert _may_name("token: x") and not _may_name("tokens: 3")
 
 
 @settings(max_examples=600, deadline=None)
