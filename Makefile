@@ -50,8 +50,9 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python -m bench.spine
 	$(BIN)/python -m bench.ranks
-	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.flight
 	$(BIN)/python -m bench.diagnose
+	$(BIN)/python -m bench.run
 
 # Five minutes a reader; ARGS: names of readers, --seed N, --seconds S.
 fuzz: $(DEV)
