@@ -14,6 +14,7 @@ from pathlib import Path
 from fsdp_doctor import process
 from fsdp_doctor.memory.events import BrokenEvents, EventList, read
 from fsdp_doctor.memory.job import Job
+from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS
 
 START = Path(__file__).absolute().parent / "child" / "start.py"
 DEADLINE = 600.0
@@ -46,11 +47,15 @@ def replay(
     job: Job,
     *,
     sm: int,
+    processors: int = DEFAULT_PROCESSORS,
     python: str = sys.executable,
     deadline: float | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> Replay:
-    """Run a job. Raises `ReplayError`."""
-    result, events = in_child({**job.to_json(), "gpu": {"sm": sm}}, python, deadline, _environment())
+    """Run a job. `more` are further fields for the child. Raises `ReplayError`."""
+    gpu = {"sm": sm, "processors": processors, "flat_weights": job.api == "ddp"}
+    described = {**job.to_json(), "gpu": gpu, **(more or {})}
+    result, events = in_child(described, python, deadline, _environment())
     return Replay(events, result)
 
 

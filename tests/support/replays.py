@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fsdp_doctor.memory.events import read
+from fsdp_doctor.memory.events import EventList, read
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.replay import START
 from fsdp_doctor.memory.simulate import Run, simulate
@@ -62,20 +62,26 @@ def job(name: str, case: dict[str, object]) -> Job:
     )
 
 
-def runs(jobs: Sequence[Job], folder: Path, seconds: float) -> list[Run | str]:
-    """Each job's simulated run, or why it was refused."""
+def replayed(jobs: Sequence[Job], folder: Path, seconds: float) -> list[EventList | str]:
+    """Each job's events, or why it was refused."""
     paths: list[str] = []
     for i, j in enumerate(jobs):
         place = folder / str(i)
         place.mkdir()
-        (place / "job.json").write_text(json.dumps({**j.to_json(), "gpu": {"sm": 90}}))
+        gpu = {"sm": 90, "processors": 132, "flat_weights": j.api == "ddp"}
+        (place / "job.json").write_text(json.dumps({**j.to_json(), "gpu": gpu}))
         paths.append(str(place / "job.json"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-B", "-c", FORKED, str(START), *paths]
     subprocess.run(command, env=environment, timeout=seconds, check=True, capture_output=True)
-    found: list[Run | str] = []
+    found: list[EventList | str] = []
     for i in range(len(jobs)):
         result = json.loads((folder / str(i) / "result.json").read_text())
         refused = result.get("refused")
-        found.append(refused["text"] if refused else simulate(read(folder / str(i) / "events.bin", result)))
+        found.append(refused["text"] if refused else read(folder / str(i) / "events.bin", result))
     return found
+
+
+def runs(jobs: Sequence[Job], folder: Path, seconds: float) -> list[Run | str]:
+    """Each job's simulated run, or why it was refused."""
+    return [f if isinstance(f, str) else simulate(f) for f in replayed(jobs, folder, seconds)]

@@ -64,6 +64,10 @@ class Autocast:
         }
         for name in _operators():
             kernel = ours.get(name)
+            if kernel is not None and not torch._C._dispatch_has_kernel_for_dispatch_key(
+                f"aten::{name}", "AutocastCUDA"
+            ):
+                kernel = None  # a torch before this operator was put on CUDA's list
             has = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU")
             if kernel is None and not has:
                 continue
@@ -92,7 +96,8 @@ class Autocast:
     def _lower(self, _: Any, args: Any, kwargs: Any) -> tuple[Any]:
         for key in kwargs:
             kwargs[key] = self._cast(kwargs[key], self._low)
-        return (self._cast(args, self._low),)
+        cast = [self._cast(a, self._low) for a in reversed(args)]  # C++ evaluates from the last argument
+        return (tuple(reversed(cast)),)
 
     def _wide(self, _: Any, args: Any, kwargs: Any) -> tuple[Any]:
         for key in kwargs:

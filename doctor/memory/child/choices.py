@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .recurrent import Recurrence
+
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
 
@@ -63,6 +65,7 @@ class Choices:
     def __init__(self, gpu: dict[str, Any]) -> None:
         self.sm = int(gpu.get("sm", 90))
         self.cudnn_attention = bool(gpu.get("cudnn_attention", self.sm // 10 in (9, 10)))
+        self.recurrence = Recurrence(int(gpu.get("processors", 132)), bool(gpu.get("flat_weights", False)))
         self._library = torch.library.Library("aten", "IMPL")
 
     def install(self) -> None:
@@ -75,6 +78,7 @@ class Choices:
             "log_softmax.int": log_softmax,
             "scaled_dot_product_attention": self.attention,
             "_grouped_mm": grouped_mm,
+            **self.recurrence.kernels(),
         }.items():
             if not hasattr(aten, name.partition(".")[0]):
                 continue

@@ -7,10 +7,12 @@ Each rule gives bytes for one call. Which rules were measured and which are assu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from . import convolutions
 from .reductions import buffers
 
 aten = torch.ops.aten
@@ -24,15 +26,17 @@ def nbytes(t: Any) -> int:
 
 
 HALF = (torch.float16, torch.bfloat16)
-REDUCED = frozenset(
-    ("sum", "mean", "linalg_vector_norm", "norm", "amax", "amin", "prod", "any", "all", "max", "min")
-)
+SUMS = ("sum", "mean", "linalg_vector_norm", "norm", "prod")
+CHOICES = ("amax", "amin", "any", "all", "max", "min")
+"""Reductions that keep the type of what they reduce."""
 ACCUMULATORS = {torch.int64: 8, torch.float64: 8, torch.bool: 1, torch.uint8: 1}
+LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+"""Rows, and the length of a row from which several blocks look for its largest values."""
 SORTED_FROM = 3072
 """Indices above which the gradient of an embedding is made by sorting them."""
 ROWS_PER_THREAD = 10
-NARROW = 8
-"""Channels are padded to a multiple of this in tensor-core convolutions."""
+MANY_TO_A_SEGMENT = 64
+"""Indices to a row of the table from which its gradient needs no parts; seen at 128, not at 16."""
 
 
 class Kernels:
@@ -44,8 +48,8 @@ class Kernels:
         self.lt_workspace = int(gpu.get("cublaslt_workspace", MIB))
         self._lt: set[bool] = set()
         self._rules: dict[str, Rule] = {
-            "convolution": _convolution,
-            "convolution_backward": _convolution_backward,
+            "convolution": convolutions.forward,
+            "convolution_backward": partial(convolutions.backward, self.processors),
             "_scaled_dot_product_flash_attention_backward": _flash_backward,
             "_scaled_dot_product_cudnn_attention": _cudnn_forward,
             "_scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
@@ -57,7 +61,15 @@ class Kernels:
             "_index_put_impl_": _index_put,
             "index_put_": _index_put,
             "index_put": _index_put,
-            **dict.fromkeys(REDUCED, self._reduction),
+            "mse_loss": self._loss,
+            "smooth_l1_loss": self._loss,
+            "huber_loss": self._loss,
+            "binary_cross_entropy_with_logits": self._logits_loss,
+            "logsumexp": _logsumexp,
+            "topk": _topk,
+            "_scaled_dot_product_efficient_attention": _efficient_forward,
+            **dict.fromkeys(SUMS, self._reduction),
+            **dict.fromkeys(CHOICES, self._choice),
         }
 
     def workspaces(self, func: Any, args: Any, in_backward: bool) -> Iterator[tuple[int, str]]:
@@ -77,14 +89,30 @@ class Kernels:
         found = rule(*args, **kwargs)
         return found if found and isinstance(found[0], tuple) else (found,)
 
+    def result(self, func: Any, args: Any, kwargs: Any) -> int | None:
+        """Bytes of a result's storage where it is larger than the result.
+
+        These losses lay out their elements first and then make the same storage a scalar.
+        """
+        if func in (aten.mse_loss.default, aten.smooth_l1_loss.default) and _reduces(args, kwargs):
+            return nbytes(args[0])
+        return None
+
+    def _loss(self, x: Any, target: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
+        """The elements' losses before they are reduced."""
+        return (nbytes(x), *buffers(x, None, self.processors)) if _reduces((x, target, *args), kwargs) else ()
+
+    def _logits_loss(self, x: Any, *_: Any, **__: Any) -> Sequence[int]:
+        return (nbytes(x), nbytes(x), *buffers(x, None, self.processors))
+
+    def _choice(self, x: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
+        dims = _dims(args, kwargs)
+        return buffers(x, dims, self.processors, x.element_size()) if isinstance(x, torch.Tensor) else ()
+
     def _reduction(self, x: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
         if not isinstance(x, torch.Tensor):
             return ()
-        dims = next((a for a in args if isinstance(a, (list, tuple))), None)
-        if dims is None:
-            dims = kwargs.get("dim")
-        if isinstance(dims, int):
-            dims = [dims]
+        dims = _dims(args, kwargs)
         dtype = kwargs.get("dtype") or x.dtype
         if x.dtype in (torch.bool, torch.int32, torch.int16, torch.int8, torch.uint8) and dtype == x.dtype:
             dtype = torch.int64
@@ -93,88 +121,50 @@ class Kernels:
         return (x.numel() * dtype.itemsize, *made) if widened else made
 
 
+def _dims(args: Any, kwargs: Any) -> Any:
+    """The dimensions that a call reduces; None for all."""
+    dims = next((a for a in args if isinstance(a, (list, tuple))), None)
+    if dims is None:
+        dims = kwargs.get("dim")
+    if dims is None and args and type(args[0]) is int:
+        dims = args[0]
+    return [dims] if isinstance(dims, int) else dims
+
+
+def _reduces(args: Any, kwargs: Any) -> bool:
+    """Whether a loss is summed or averaged, by its argument `reduction`, which is the third."""
+    return bool(kwargs.get("reduction", args[2] if len(args) > 2 else 1))
+
+
+def _logsumexp(x: Any, dims: Any, *_: Any, **__: Any) -> Sequence[Any]:
+    rows = nbytes(x) // max(1, _length(x, dims))
+    return ((rows, rows), (rows, nbytes(x), rows))
+
+
+def _topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
+    """Counts of digits, where several blocks share the rows: few long rows, or very many."""
+    long = int(x.shape[dim]) if x.dim() else 1
+    rows = int(x.numel()) // max(1, long)
+    shared = next((least for most, least in LONG_ROWS if rows <= most), 400)
+    if long < shared:
+        return ()
+    blocks = rows * -(-long // 16384)
+    return (4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
+
+
+def _length(x: Any, dims: Any) -> int:
+    n = 1
+    for d in [dims] if isinstance(dims, int) else dims or range(x.dim()):
+        n *= int(x.shape[d])
+    return n
+
+
 def _grouped_mm(x: Any, *_: Any, **__: Any) -> Sequence[int]:
     return (480, 67584) if x.dtype == torch.bfloat16 else ()
 
 
 def _softmax_backward(go: Any, output: Any, *_: Any, **__: Any) -> Sequence[int]:
     return (nbytes(output),)
-
-
-def _convolution(
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: Any,
-    *rest: Any,
-    **__: Any,
-) -> Sequence[int]:
-    groups = rest[-1]
-    if _as_it_is(x, w, transposed, groups):
-        return ()
-    kernel = w.shape[2:]
-    if _one(kernel):
-        return (
-            ()
-            if x.shape[0] * x[0, 0].numel() > 1 << 13
-            else (nbytes(x), x.numel() // x.shape[1] * w.shape[0] * x.element_size())
-        )
-    if not transposed and x.shape[1] < 4 and _small(kernel) and x.element_size() == 2:
-        return ()  # a first layer of few channels has a kernel that needs no copies
-    if transposed:
-        made = x.shape[0] * w.shape[1] * groups
-        for n, k, s, p in zip(x.shape[2:], kernel, stride, padding):  # noqa: B905
-            made *= (n - 1) * s - 2 * p + k
-    else:
-        made = x.shape[0] * w.shape[0]
-        for n, k, s, p, d in zip(x.shape[2:], kernel, stride, padding, dilation):  # noqa: B905
-            made *= (n + 2 * p - d * (k - 1) - 1) // s + 1
-    return (_padded(x, 1) + made * x.element_size() + _padded(w, 1),)
-
-
-def _convolution_backward(go: Any, x: Any, w: Any, *args: Any, **__: Any) -> Sequence[int]:
-    transposed, groups, mask = args[4], args[6], args[7]
-    if _as_it_is(x, w, transposed, groups):
-        if mask[2]:
-            return buffers(go, [0, *range(2, go.dim())], 132)
-        return ()
-    copies = _padded(x, 1) + _padded(go, 1) + _padded(w, 1)
-    wide = w.numel() * 4
-    places = go.numel() // go.shape[1]
-    if _one(w.shape[2:]):
-        if not mask[1]:
-            return ()
-        return (16 * wide,) if x.dim() == 4 and places > 1 << 13 else (copies + wide,)
-    if not mask[1]:
-        return (copies,)
-    parts = 13 if places >= 1 << 18 or wide < 1 << 18 else 1
-    return (copies + min(parts * wide, 15 * MIB + MIB * 3 // 4),)
-
-
-def _as_it_is(x: Any, w: Any, transposed: Any, groups: Any) -> bool:
-    """Whether cuDNN or a kernel of torch's takes the tensors without copies in another layout."""
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] > 1:
-        return True
-    if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d) and x.shape[1] > 1:
-        return True
-    return bool(groups > 1 and groups == x.shape[1] and not transposed)
-
-
-def _one(kernel: Any) -> bool:
-    return all(k == 1 for k in kernel)
-
-
-def _small(kernel: Any) -> bool:
-    return all(k <= 3 for k in kernel)
-
-
-def _padded(t: Any, channel: int) -> int:
-    """Bytes with the channels rounded up."""
-    channels = t.shape[channel]
-    return nbytes(t) // channels * (-(-channels // NARROW) * NARROW) if channels else 0
 
 
 def _flash_backward(go: Any, q: Any, k: Any, v: Any, out: Any, *_: Any, **__: Any) -> Sequence[int]:
@@ -193,6 +183,12 @@ def _cudnn_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequ
     b, h, t, d = q.shape
     shared = b * h * k.shape[2] * (d + v.shape[3]) * q.element_size() if k.shape[1] != h else 0
     return (b * h * t * 4 + b * h * t * d * 4 + 256 + shared,)
+
+
+def _efficient_forward(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[int]:
+    """Wide heads do not fit a kernel's registers: the result is summed in fp32 first."""
+    wide = v.shape[-1]
+    return (q.numel() // q.shape[-1] * wide * 4,) if wide > 256 and q.element_size() == 2 else ()
 
 
 def _efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[Any]:
@@ -216,7 +212,10 @@ def _embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) ->
     segments = min(n, int(rows))
     parts = n // ROWS_PER_THREAD + segments
     width = -(-int(go.shape[-1]) // 32) * 32
-    return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, parts * width * 4)
+    sums = parts * width * 4
+    if n // segments >= MANY_TO_A_SEGMENT:  # added to the gradient at once, which has to be fp32 then
+        sums = segments * width * 4 if go.element_size() == 2 else 0
+    return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, sums)
 
 
 def _batch_norm_backward(go: Any, x: Any, weight: Any, mean: Any, *_: Any, **__: Any) -> Sequence[int]:

@@ -13,9 +13,9 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .engine_sums import called_by_engine
 from .events import Events
 from .meters import Entry, Meter
-from .tracker import called_by_engine
 from .where import Labelled, Where
 
 aten = torch.ops.aten

@@ -8,18 +8,23 @@ memory that kernels take for the time of one call, and tensors that stay on the 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedOperatorException,
+)
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import values
+from .engine_sums import in_place
 from .events import USED, WAITED, Events
 from .kernels import Kernels
 from .where import Labelled, Where
@@ -170,7 +175,7 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
         self.running = func
         in_backward = torch._C._current_graph_task_id() != -1
         share, operand = None, None
-        if in_backward and func is aten.add.Tensor and called_by_engine():
+        if in_backward and in_place(func):
             share, operand = self._left_operand(args)
         for size, name in self.kernels.workspaces(func, args, in_backward):
             self.keep(size, name)
@@ -182,11 +187,20 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
         operator = func._schema.name if hasattr(func, "_schema") else str(func)
         try:
             out = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException):
+            found = values.rescued(self, func, args, kwargs)
+            if found is None:
+                self.failed_in = self.where.words()
+                raise
+            return found.value
         except Exception:
             self.failed_in = self.where.words()  # the hooks leave the module before the exception is caught
             raise
         if out is not None:
             self._outputs(func, operator, args, kwargs, out, share)
+            size = self.kernels.result(func, args, kwargs)
+            if size is not None:
+                self._widen(out, size)
         for stage in self.kernels.temporaries(func, args, kwargs):
             during = [self._new(size, operator + " (workspace)") for size in stage if size]
             for block in during:
@@ -207,6 +221,13 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
             if tensor.device.type == "cpu" and not isinstance(tensor, DTensor):
                 self.watch(tensor.untyped_storage(), operator, share, host)
 
+    def _widen(self, out: torch.Tensor, size: int) -> None:
+        """A result whose storage is larger than the result."""
+        entry = self.live.get(out.untyped_storage()._cdata)
+        if entry is not None and not entry.host and entry.block >= 0:
+            self._drop(entry.block)
+            entry.block = self._new(size, "aten::loss")
+
     def _left_operand(self, args: Any) -> tuple[int | None, Any]:
         """The block that the engine would add into, if this is one of its sums of gradients.
 
@@ -214,6 +235,8 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
         """
         left = args[0]
         entry = self.live.get(left.untyped_storage()._cdata)
+        if left._is_view():
+            return None, None
         if entry is not None and entry.block >= 0 and left.numel() * left.element_size() == entry.size:
             return entry.block, entry
         return None, None
@@ -262,11 +285,3 @@ def tensors(tree: Any) -> Iterator[torch.Tensor]:
     elif isinstance(tree, dict):
         for part in tree.values():
             yield from tensors(part)
-
-
-def called_by_engine() -> bool:
-    """Whether no Python stands between the autograd engine and the dispatch."""
-    frame: Any = sys._getframe(2)
-    while frame and frame.f_code.co_filename.endswith(("_compile.py", "eval_frame.py")):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == "_engine_run_backward"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .tracker import Tracker
 
 aten = torch.ops.aten
-MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 9
+MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 17
 """Elements up to which values are followed."""
 UNSET = ("empty", "new_empty")
 OWN = __file__.rsplit("/", 1)[0]
@@ -235,6 +235,39 @@ def _index(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Arguments | N
     return Arguments((args[0], indices, *args[2:]), kwargs)
 
 
+def _masked(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
+    """masked_select: as many elements as the mask has."""
+    source, mask = args[0], args[1]
+    known = shadow(mask)
+    if known is not None:
+        with torch._C._DisableTorchDispatch():
+            n = int(known.expand(torch.broadcast_shapes(source.shape, mask.shape)).count_nonzero())
+    else:
+        n = _count(tracker, mask) * max(1, source.numel() // max(1, mask.numel()))
+        tracker.assumed.note("masked_select", f"{n} of {source.numel()} elements")
+    out = source.new_empty(n)
+    tracker.watch(out.untyped_storage(), "aten::masked_select")
+    return Answer(out)
+
+
+def rescued(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
+    """The result of an operator without a shape-only form, where the values of all its inputs are known."""
+    real = _computed(func, args, kwargs)
+    if real is None or real == () or not all(isinstance(r, torch.Tensor) for r in _listed(real)):
+        return None
+    made = []
+    for value in _listed(real):
+        fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        fake._doctor_value = value
+        tracker.watch(fake.untyped_storage(), func._schema.name)
+        made.append(fake)
+    return Answer(tuple(made) if isinstance(real, (tuple, list)) else made[0])
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
 def _inside(file: str) -> bool:
     frame: Any = sys._getframe(2)
     for _ in range(14):
@@ -248,6 +281,7 @@ def _inside(file: str) -> bool:
 
 HANDLERS: dict[Any, Any] = {
     aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked,
     aten._local_scalar_dense.default: _scalar,
     aten.index.Tensor: _index,
     aten.index_put.default: _index,

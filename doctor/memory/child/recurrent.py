@@ -1,0 +1,170 @@
+"""LSTM, GRU and plain recurrent layers as cuDNN runs them: one operator over all steps and layers.
+
+On CPU they fall apart into cells. cuDNN keeps a reserve for backward (the gates of every step and layer), and
+takes a workspace in forward and twice in backward. Weights that do not lie in one piece in cuDNN's order, as
+FSDP's, are copied into one. The reserve follows from the layout and was measured to the byte; the workspace
+of an LSTM in fp32 too, those of the others are fitted to four shapes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+KEPT = {"lstm": 5, "gru": 6, "rnn": 1}
+"""Values that the reserve holds for each unit and step of a layer."""
+STATE_PER_PROCESSOR = 49152
+"""Bytes of cuDNN's random numbers for the dropout between layers."""
+
+
+class Shape:
+    """Sizes of one call."""
+
+    def __init__(
+        self, kind: str, x: Any, hx: Any, params: Any, layers: int, both: bool, dropout: float
+    ) -> None:
+        self.kind, self.layers, self.directions, self.dropout = kind, layers, 2 if both else 1, dropout
+        self.item = int(x.element_size())
+        self.hidden, self.batch = int(hx.shape[-1]), int(hx.shape[-2])
+        self.rows = int(x.numel()) // int(x.shape[-1])
+        self.wide = self.rows * self.hidden * self.directions * self.item
+        self.narrow = int(x.numel()) * self.item
+        self.weights = sum(int(p.numel()) for p in params)
+        self.matrices = sum(int(p.numel()) for p in params if p.dim() > 1)
+
+    def reserve(self) -> int:
+        """Bytes kept for backward."""
+        gaps = self.layers - 1
+        masks = gaps * self.rows * self.hidden * self.directions**2 // 8 if self.dropout else 0
+        return (KEPT[self.kind] * self.layers + gaps) * self.wide + masks + 256
+
+    def workspace(self) -> int:
+        """Bytes for the time of a call."""
+        layers, one = self.layers, self.batch * self.hidden
+        if self.kind == "lstm":
+            cells = layers * self.directions * one * (8 * self.item + 8)
+            return (
+                (3 + layers) * self.wide
+                + self.narrow
+                + self.matrices * (self.item + 4)
+                + cells
+                + 256 * layers
+            )
+        matrix = self.matrices // GATES[self.kind]
+        fitted = (3.4 + 1.6 * (layers - 1)) * self.wide - 1.8 * self.narrow + 8 * matrix * self.item
+        return max(0, int(fitted)) + self.matrices * self.item + 256 * layers
+
+
+def _space(size: int) -> Any:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+class Recurrent(torch.autograd.Function):  # type: ignore[misc]
+    """`_cudnn_rnn`: what it allocates, in its order."""
+
+    @staticmethod
+    def forward(ctx: Any, shape: Any, flat: Any, x: Any, hx: Any, cx: Any, *params: Any) -> Any:
+        """Steps first. Gives the output and the last hidden state, for an LSTM the last cell state too."""
+        straight = x.contiguous()
+        out = x.new_empty((*x.shape[:-1], shape.hidden * shape.directions))
+        last = [torch.empty_like(h) for h in (hx, cx) if h is not None]
+        pieces = None if flat else x.new_empty(shape.weights)
+        space = _space(shape.workspace())
+        reserve = _space(shape.reserve())
+        del space, straight
+        ctx.shape = shape
+        ctx.save_for_backward(x, hx, cx, out, reserve, pieces, *params)
+        return (out, *last)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Gradients of the input and the states, then of the weights, which share one tensor."""
+        x, hx, cx, out, _reserve, _pieces, *params = ctx.saved_tensors
+        shape = ctx.shape
+        unused = [torch.zeros_like(h) for h, g in zip((hx, cx), grads[1:]) if h is not None and g is None]  # noqa: B905
+        go = grads[0].contiguous() if grads[0] is not None else torch.zeros_like(out)
+        of_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+        of_h = [torch.empty_like(h) for h in (hx, cx) if h is not None]
+        space = _space(shape.workspace())
+        del space, go
+        straight = x.contiguous()
+        of_w = x.new_empty(shape.weights)
+        space = _space(shape.workspace())
+        del space, straight, unused
+        found, at = [], 0
+        for p in params:
+            found.append(of_w[at : at + p.numel()].view(p.shape))
+            at += p.numel()
+        return None, None, of_x, of_h[0], of_h[1] if cx is not None else None, *found
+
+
+class Recurrence:
+    """The operators for one GPU. `flat`: weights lie in one piece, as outside FSDP."""
+
+    def __init__(self, processors: int, flat: bool) -> None:
+        self._processors, self._flat = processors, flat
+        self._random: Any = None
+
+    def kernels(self) -> dict[str, Any]:
+        """By operator."""
+        found: dict[str, Any] = {}
+        for name, kind in (("lstm", "lstm"), ("gru", "gru"), ("rnn_tanh", "rnn"), ("rnn_relu", "rnn")):
+            found[f"{name}.input"] = self._padded(kind)
+            found[f"{name}.data"] = self._packed(kind)
+        return found
+
+    def _padded(self, kind: str) -> Any:
+        def run(
+            x: Any,
+            hx: Any,
+            params: Any,
+            biases: Any,
+            layers: Any,
+            dropout: Any,
+            train: Any,
+            both: Any,
+            batch_first: Any,
+        ) -> Any:
+            out, *last = self._run(
+                kind,
+                x.transpose(0, 1) if batch_first else x,
+                hx,
+                params,
+                layers,
+                dropout if train else 0.0,
+                both,
+            )
+            return (out.transpose(0, 1) if batch_first else out, *last)
+
+        return run
+
+    def _packed(self, kind: str) -> Any:
+        def run(
+            data: Any,
+            _sizes: Any,
+            hx: Any,
+            params: Any,
+            biases: Any,
+            layers: Any,
+            dropout: Any,
+            train: Any,
+            both: Any,
+        ) -> Any:
+            return self._run(kind, data, hx, params, layers, dropout if train else 0.0, both)
+
+        return run
+
+    def _run(self, kind: str, x: Any, hx: Any, params: Any, layers: int, dropout: float, both: bool) -> Any:
+        states = list(hx) if kind == "lstm" else [hx, None]
+        flat = self._flat
+        if torch.is_autocast_enabled("cpu"):
+            low = torch.get_autocast_dtype("cpu")
+            x, states = x.to(low), [s if s is None else s.to(low) for s in states]
+            if any(p.dtype != low for p in params):
+                params, flat = [p.to(low) for p in params], True  # cast into one piece
+        if dropout and layers > 1 and self._random is None:
+            self._random = _space(self._processors * STATE_PER_PROCESSOR)
+        shape = Shape(kind, x, states[0], params, layers, both, dropout)
+        return Recurrent.apply(shape, flat, x, *states, *params)
