@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping, Sequence
 
 from fsdp_doctor.findings import Report, Status, Verdict
@@ -17,6 +19,10 @@ COLOURS = {
     Verdict.PASS: "bold green",
 }
 PROOFS = 4
+LONGEST = 320
+"""Characters of a line of a log that are shown."""
+RUNS = 16
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 RANKS = 64
 
 
@@ -28,18 +34,22 @@ def render(report: Report, style: Style, table: bool) -> str:
     colour = COLOURS[report.verdict] if style.colour else ""
     inputs = _maps(data.get("inputs"))
     size = data.get("world_size")
-    what = f"{len(inputs)} input{'s' if len(inputs) != 1 else ''}" + (f", {size} ranks" if size else "")
+    folder = _folder(inputs)
+    what = f"{len(inputs)} input{'s' if len(inputs) != 1 else ''}"
+    what += f" in {folder}" if folder else ""
+    what += f", {size} rank{'s' if size != 1 else ''}" if size else ""
     page.paragraph([("fsdp-doctor diagnose: ", "bold"), (what, "")], hang=2)
     page.blank()
     if not cause:
         nothing = report.verdict is Verdict.PASS
         page.paragraph([("No failure found." if nothing else "Nothing could be diagnosed.", colour)], hang=2)
     else:
-        _cause(page, cause, data, colour, style.verbose)
+        _cause(page, cause, data, colour, style.verbose, folder)
         for other in _maps(data.get("other_causes")):
             page.blank()
             page.paragraph([("Also, apart from it: ", "bold"), (str(other.get("title")), "")], hang=2)
-            page.labelled("proof", _proof(_maps(other.get("evidence"))))
+            for line in _proofs(_maps(other.get("evidence"))[:1], folder):
+                page.labelled("proof", line)
             for fix in _maps(other.get("fixes"))[:1]:
                 page.labelled("fix", str(fix.get("text")))
     _snapshots(page, report)
@@ -53,7 +63,7 @@ def render(report: Report, style: Style, table: bool) -> str:
     if cause:
         page.blank()
         page.paragraph([("To paste into an issue", "bold")])
-        page.paragraph([(str(data.get("summary")), "")], first="  ", hang=2)
+        page.paragraph([(_inside(str(data.get("summary")), folder), "")], first="  ", hang=2)
     notes = dict.fromkeys((*_texts(data.get("notes")), *report.unjudged))
     if notes:
         page.blank()
@@ -68,7 +78,12 @@ def render(report: Report, style: Style, table: bool) -> str:
 
 
 def _cause(
-    page: Page, cause: Mapping[str, object], data: Mapping[str, object], colour: str, verbose: bool
+    page: Page,
+    cause: Mapping[str, object],
+    data: Mapping[str, object],
+    colour: str,
+    verbose: bool,
+    folder: str,
 ) -> None:
     page.paragraph([(str(cause.get("title")), colour)], hang=2)
     row = cause.get("row")
@@ -77,20 +92,18 @@ def _cause(
     ranks = data.get("culprit_ranks")
     if isinstance(ranks, list) and ranks:
         host = f" on {cause['host']}" if cause.get("host") else ""
-        page.labelled(
-            "culprit", f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}{host}"
-        )
+        page.labelled("culprit", f"rank{'s' if len(ranks) > 1 else ''} {_ranges(ranks)}{host}")
     elif cause.get("host"):
         page.labelled("host", str(cause["host"]))
     page.labelled("why", str(cause.get("why") or ""))
     evidence = _maps(data.get("evidence"))
-    for number, proof in enumerate(evidence[: None if verbose else PROOFS]):
-        page.labelled("proof" if number == 0 else "", _proof([proof]))
+    lines = _proofs(evidence, folder, None) if verbose else _proofs(evidence, folder)[:PROOFS]
+    for number, line in enumerate(lines):
+        page.labelled("proof" if number == 0 else "", line)
     victims = data.get("victims")
     if isinstance(victims, list) and victims:
-        named = ", ".join(map(str, victims[:16])) + (", …" if len(victims) > 16 else "")
         plural = "s" if len(victims) != 1 else ""
-        page.labelled("victims", f"{len(victims)} rank{plural} only suffered: {named}")
+        page.labelled("victims", f"{len(victims)} rank{plural} only suffered: {_ranges(victims)}")
     for number, fix in enumerate(_maps(data.get("fixes"))):
         page.labelled("fix" if number == 0 else "or", str(fix.get("text")))
         if fix.get("command"):
@@ -114,12 +127,46 @@ def _ranks(page: Page, ranks: Sequence[Mapping[str, object]]) -> None:
         page.paragraph([(f"… and {len(ranks) - RANKS} more", "")], hang=2)
 
 
-def _proof(proofs: Sequence[Mapping[str, object]]) -> str:
-    if not proofs:
+def _proofs(proofs: Sequence[Mapping[str, object]], folder: str, longest: int | None = LONGEST) -> list[str]:
+    """A line each; with `longest`, equal messages of several ranks are one, and long ones are cut."""
+    found: dict[str, tuple[str, list[int]]] = {}
+    for p in proofs:
+        place = _inside(str(p.get("file")), folder) + (f":{p['line']}" if p.get("line") else "")
+        text, rank = " ".join(str(p.get("text")).split()), p.get("rank")
+        same = f"{place} {text}" if longest is None else NUMBER.sub("#", text)
+        shown = text if longest is None or len(text) <= longest else f"{text[:longest].rstrip()}…"
+        others = found.setdefault(same, (f"{place}: {shown}", []))[1]
+        if isinstance(rank, int) and rank not in others:
+            others.append(rank)
+    return [
+        f"{line} (likewise on ranks {_ranges(ranks[1:])})" if len(ranks) > 1 else line
+        for line, ranks in found.values()
+    ]
+
+
+def _ranges(ranks: Sequence[object]) -> str:
+    """`0-2, 5`; at most `RUNS` of them."""
+    runs: list[list[int]] = []
+    for rank in sorted({r for r in ranks if isinstance(r, int)}):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = [f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs]
+    return ", ".join(words[:RUNS]) + (", …" if len(words) > RUNS else "")
+
+
+def _folder(inputs: Sequence[Mapping[str, object]]) -> str:
+    """The folder that all inputs are in, where naming it once makes their names shorter."""
+    names = [n for i in inputs if isinstance(n := i.get("name"), str)]
+    if len(names) < 2 or not all(n.startswith("/") for n in names):
         return ""
-    p = proofs[0]
-    where = f"{p.get('file')}:{p.get('line')}" if p.get("line") else f"{p.get('file')}"
-    return f"{where}: {p.get('text')}"
+    common = posixpath.commonpath(names)
+    return common if common != "/" and common not in names else ""
+
+
+def _inside(text: str, folder: str) -> str:
+    return text.replace(f"{folder}/", "") if folder else text
 
 
 def _map(value: object) -> Mapping[str, object]:

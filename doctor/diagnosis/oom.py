@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from fsdp_doctor.diagnosis.phases import LOAD
 from fsdp_doctor.subjects.incident import Hit, OomReport
 
 _UNITS = {
@@ -91,8 +92,24 @@ def reports(hits: Iterable[Hit]) -> tuple[OomReport, ...]:
     return tuple(report(h) for h in hits if h.code in OOM_CODES)
 
 
-def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the figures say, and what to do about it, the likeliest first."""
+def on_one_gpu(ooms: Iterable[OomReport]) -> tuple[int, tuple[int, ...]] | None:
+    """A GPU on which several ranks ran out of memory beside each other's processes, and these ranks.
+
+    Without other processes in the message the number says nothing: a launcher that shows each rank one GPU
+    makes all of them GPU 0.
+    """
+    ranks: dict[int, set[int]] = {}
+    for oom in ooms:
+        if oom.gpu is not None and oom.origin.rank is not None and _others_matter(oom):
+            ranks.setdefault(oom.gpu, set()).add(oom.origin.rank)
+    gpu, most = max(ranks.items(), key=lambda item: len(item[1]), default=(0, set()))
+    return (gpu, tuple(sorted(most))) if len(most) > 1 else None
+
+
+def sub_diagnosis(
+    oom: OomReport, phase: str | None, shared: tuple[int, tuple[int, ...]] | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the figures say, and what to do about it, the likeliest first; `shared` is of `on_one_gpu`."""
     says: list[str] = []
     fixes: list[str] = []
     requested, free, allocated, unallocated = oom.requested, oom.free, oom.allocated, oom.unallocated
@@ -102,6 +119,12 @@ def sub_diagnosis(oom: OomReport, phase: str | None) -> tuple[tuple[str, ...], t
             f"{words(free)} are free, but this process is allowed {words(oom.allowed)} only (memory fraction)"
         )
         fixes.append("Raise torch.cuda.set_per_process_memory_fraction")
+    elif shared is not None:
+        gpu, ranks = shared
+        says.append(f"{len(ranks)} ranks allocate on GPU {gpu}, beside each other's processes")
+        where = "Call torch.cuda.set_device(local_rank) before anything is put on a GPU"
+        saved = 'torch.load puts tensors on the GPU that they were saved from: load with map_location="cpu". '
+        fixes.append(saved + where if phase == LOAD else where)
     elif _others_matter(oom) and (largest := max(oom.others.items(), key=lambda o: o[1]))[1] > GIB:
         says.append(f"another process ({largest[0]}) holds {words(largest[1])} of the same GPU")
         fixes.append(

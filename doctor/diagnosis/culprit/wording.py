@@ -20,6 +20,7 @@ PREFIXES = (
     "module.",
     "model.",
 )
+QUOTA = re.compile(r"quota exceeded|EDQUOT|Errno 122\b", re.I)
 LFS_POINTER = "'v'."
 """The first letter of "version https://git-lfs…", as the unpickler names it."""
 LONGEST_TITLE = 240
@@ -280,6 +281,23 @@ def _damaged(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words
     )
 
 
+def _full(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
+    del view
+    if not any(QUOTA.search(h.text) for h in (first, *hits)):
+        return words
+    return replace(
+        words,
+        title="The quota of the file system is used up",
+        why="The user's or the project's share of the file system is full, whatever df says is free; the file that was being written is incomplete.",
+        fixes=(
+            Remedy(
+                "Free space or files of that user or project, keep fewer checkpoints, delete the incomplete one, or ask for a larger quota",
+                "quota -s; lfs quota -h DIR",
+            ),
+        ),
+    )
+
+
 def _weights_only(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     del hits, first
     for hit in view.hits:
@@ -351,6 +369,7 @@ _PARTICULARS: Mapping[str, Particular] = {
     "LOG298": _exception,
     "LOG311": _oom_killed,
     "LOG312": _oom_killed,
+    "LOG502": _full,
     "LOG601": _weights_only,
     "LOG603": _damaged,
     "LOG605": _names,
