@@ -77,8 +77,8 @@ def from_launch(launch: Launch, world_size: int | None, steps: int, device: str)
             f"--world-size N is needed: the command does not say how many ranks there are{said}"
         )
     local = launch.nproc_per_node or NODE
-    if world_size is not None and (local > world or world % local):
-        local = min(NODE, world) if world % min(NODE, world) == 0 else 1
+    if local > world or world % local:
+        local = max(n for n in range(1, NODE + 1) if world % n == 0)
     return Rehearse(
         world_size=world,
         local_world_size=min(local, world),

@@ -34,9 +34,14 @@ class Ranks:
         self._everywhere("get_backend", self._backend(c10d.get_backend))
         for name in ("barrier", "monitored_barrier"):
             self._everywhere(name, lambda *_, **__: None)
+        import torch.distributed.device_mesh as meshes
+
         for name in GROUPS_COUNTED:
             if hasattr(c10d, name):
-                self._everywhere(name, self._group(getattr(c10d, name), name))
+                counted = self._group(getattr(c10d, name), name)
+                self._everywhere(name, counted)
+                if hasattr(meshes, name):
+                    setattr(meshes, name, counted)
         self._everywhere("all_gather_object", self._all_gather_object)
         self._everywhere("gather_object", self._gather_object)
         self._everywhere("broadcast_object_list", self._keeps("broadcast_object_list"))

@@ -28,6 +28,7 @@ def install(tracker: Tracker, steps: Steps, notes: Notes) -> None:
     """Replace the readers of values. Holds for the whole process."""
     tracker.assumed = Assumed()
     _values(tracker)
+    _copies()
     _formats()
     loaders(steps, notes, pin=False)
 
@@ -64,6 +65,28 @@ def _values(tracker: Tracker) -> None:
 
     fake.numpy, fake.tolist, fake.data_ptr = numpy, tolist, data_ptr
     fake.__array__ = lambda self, dtype=None, **_: numpy(self) if dtype is None else numpy(self).astype(dtype)
+
+
+def _copies() -> None:
+    """Torch copies a tensor with all that hangs on it, its fake mode included."""
+    fake: Any = FakeTensor
+
+    def copied(self: Any, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("only leaf tensors can be copied by copy.deepcopy: detach it before")
+        with torch.no_grad():
+            made = self.detach().clone()
+        made.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            made._is_param = True
+        if self.grad is not None:
+            made.grad = copied(self.grad, memo)
+        memo[id(self)] = made
+        return made
+
+    fake.__deepcopy__ = copied
 
 
 def _formats() -> None:

@@ -85,7 +85,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _safetensors(module: Any, notes: Notes, faking: bool) -> None:
     def save(tensors: Any, filename: Any, *_: Any, **__: Any) -> None:
-        notes.unwritten(os.fspath(filename), "safetensors", size_of(tensors))
+        notes.unwritten(os.path.abspath(os.fspath(filename)), "safetensors", size_of(tensors))
         with open(filename, "wb"):
             pass
 

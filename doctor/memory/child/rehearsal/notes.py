@@ -26,6 +26,7 @@ class Notes:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], int] = {}
         self._paths: dict[tuple[str, str], dict[str, Any]] = {}
+        self._saved: set[str] = set()
 
     def add(self, kind: str, what: str, place: str | None = None) -> None:
         """`kind`: assumed (a value or a rule), handled (a call that did something else than in a job)."""
@@ -35,6 +36,10 @@ class Notes:
 
     def unwritten(self, path: str, how: str, size: int | None = None) -> None:
         """A path that the script would have changed; `size` in bytes where it is known."""
+        if size is not None:
+            self._saved.add(path)
+        elif how == "file" and path in self._saved:
+            return
         entry = self._paths.get((path, how))
         if entry is None:
             if len(self._paths) >= MOST:

@@ -14,7 +14,7 @@ from .. import runtime
 from ..casting import Autocast
 from ..choices import Choices
 from ..kernels import Kernels
-from . import cuda_api, devices, host, sharded
+from . import cuda_api, devices, host, sharded, translation
 from .notes import Notes
 from .steps import Steps
 
@@ -34,7 +34,7 @@ class Replayed:
         tracker, notes = self.tracker, self._notes
         runtime.patch(tracker)
         cuda_api.install(tracker, notes, self._gpu, int(self._job["local_world_size"]))
-        devices.install(tracker)
+        translation.install(tracker)
         sharded.install(tracker, notes)
         host.install(tracker, steps, notes)
         Choices(self._gpu).install()

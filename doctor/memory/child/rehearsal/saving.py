@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 
 from ..tracker import tensors
 from .devices import GPU, real, translated
 from .notes import Notes
 from .steps import Steps
+
+SMALL = 64 << 20
+"""Bytes up to which what holds no fake tensor is really saved, in the rehearsal's folder."""
 
 
 def size_of(tree: Any) -> int:
@@ -37,12 +43,23 @@ def _local(tensor: Any) -> list[Any]:
 def install(notes: Notes, steps: Steps, faking: bool) -> None:
     """Replace torch.save, torch.load and torch.distributed.checkpoint's calls."""
     module: Any = torch
+    real_save = torch.save
 
     def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-        path = _path(f)
-        notes.unwritten(path, "torch.save", size_of(obj))
-        if path == os.fspath(f if isinstance(f, (str, os.PathLike)) else ""):
-            with open(f, "wb"):  # in the rehearsal's folder, for whoever looks whether it is there
+        path, size = _path(f), size_of(obj)
+        notes.unwritten(path, "torch.save", size)
+        held = isinstance(f, (str, os.PathLike))
+        if size <= SMALL and not any(isinstance(t, (FakeTensor, DTensor)) for t in tensors(obj)):
+            whole = io.BytesIO()
+            with suppress(Exception):  # objects that hold fake tensors cannot be pickled
+                real_save(obj, whole)
+            if held:
+                with open(f, "wb") as file:  # in the rehearsal's folder
+                    file.write(whole.getvalue())
+            else:
+                f.write(whole.getvalue())
+        elif held:
+            with open(f, "wb"):  # for whoever looks whether it is there
                 pass
 
     module.save = save
@@ -53,7 +70,7 @@ def install(notes: Notes, steps: Steps, faking: bool) -> None:
 
 def _path(f: Any) -> str:
     if isinstance(f, (str, os.PathLike)):
-        return os.fspath(f)
+        return os.path.abspath(os.fspath(f))
     return str(getattr(f, "name", "") or f"a {type(f).__name__}")
 
 
