@@ -139,7 +139,9 @@ def _proofs(proofs: Sequence[Mapping[str, object]], folder: str, longest: int | 
         if isinstance(rank, int) and rank not in others:
             others.append(rank)
     return [
-        f"{line} (likewise on ranks {_ranges(ranks[1:])})" if len(ranks) > 1 else line
+        f"{line} (likewise on rank{'s' if len(ranks) > 2 else ''} {_ranges(ranks[1:])})"
+        if len(ranks) > 1
+        else line
         for line, ranks in found.values()
     ]
 

@@ -9,7 +9,9 @@ from string import Formatter
 from fsdp_doctor.diagnosis import oom, phases
 from fsdp_doctor.diagnosis.culprit.blame import DCP, is_inside
 from fsdp_doctor.diagnosis.culprit.view import View, proof, rank_words, unique_proofs
-from fsdp_doctor.diagnosis.culprit.wording import Words, capital, particulars
+from fsdp_doctor.diagnosis.culprit.wording import particulars
+from fsdp_doctor.diagnosis.culprit.words import Words, capital
+from fsdp_doctor.findings import Row
 from fsdp_doctor.subjects.incident import Conclusion, Hit, Proof, Remedy
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import Scope, Signature
@@ -25,6 +27,8 @@ MORE_ROOM = Remedy(
 )
 LAUNCHER = re.compile(r"/bin/[\w.-]+$|\brunpy\b")
 """Files of commands that start a program: their frames say nothing of it."""
+ENDED = (Row.START, Row.LOAD, Row.SAVE)
+"""Rows of errors that end a rank: who had them is told, to blame or not."""
 OF_OTHERS = re.compile(r"\b(?:all|the) others?\b|\bother ranks\b", re.I)
 SENTENCES = re.compile(r"(?<=\.) ")
 
@@ -58,19 +62,21 @@ def conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits: 
     title, why, fixes, row = words.title, words.why, list(words.fixes), words.row
     if signature.row is None and row is None and code == signature.code:
         row = {phases.SAVE: "save", phases.LOAD: "load"}.get(_outer_phase(view, first) or phase or "")
+    printed = frozenset(h.origin.rank for h in hits if h.origin.rank is not None)
     if culprits:
         who = rank_words(culprits).capitalize()
         title = title if title.startswith(who) else f"{who}: {title}"
-    elif (
-        signature.scope is Scope.RANK and len({h.origin.rank for h in hits if h.origin.rank is not None}) > 1
-    ):
-        title += f" (on {rank_words(h.origin.rank for h in hits if h.origin.rank is not None)}: the program or its configuration, not one rank)"
+    elif signature.scope is Scope.RANK and len(printed) > 1:
+        title += f" (on {rank_words(printed)}: the program or its configuration, not one rank)"
         if not view.suffering:
             why = " ".join(x for x in SENTENCES.split(why) if not OF_OTHERS.search(x))
+    elif signature.row in ENDED and printed and printed < view.ranks | view.expected:
+        title += f" (on {rank_words(printed)})"
     if own is not None:
         inside = "" if own is frames[-1] else f", inside {frames[-1].function}"
         why = f"It was raised in {phases.frame_words(own)}{inside}. {why}".strip()
-    host = next((h.origin.host for h in hits if h.origin.host), None)
+    host = next((h.fields["peer"] for h in hits if h.fields.get("peer")), None)
+    host = host or next((h.origin.host for h in hits if h.origin.host), None)
     if host is None and culprits:
         host = view.incident.job.hosts.get(min(culprits))
     score = signature.weight + (TRACED if first.frames else 0)
