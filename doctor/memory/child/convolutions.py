@@ -18,8 +18,11 @@ FEW = 4
 """Input channels below which a layer is a first one, of images or of sounds."""
 MOST_IN_PARTS = 15 * MIB + MIB * 3 // 4
 FIXED_PARTS = 15 * MIB // 4
-MOST_WIDE_PARTS = 10 * MIB
-FEW_PLACES = 1 << 14
+MOST_WIDE_PARTS = 10095744
+FEW_PLACES, MANY_PLACES = 1 << 14, 1 << 18
+PARTS_OF_ONE = 9 * MIB // 5
+FILL = 8
+"""Channels are filled up to a multiple of this for kernels of two-byte numbers."""
 TILE = 128
 PLACES_OF_ONE = 1 << 12
 """Places up to which a kernel of one weight per channel has its operands copied."""
@@ -49,7 +52,7 @@ def forward(
         return (_filled(x, 4),) if item == 4 and x.dim() == 4 else ()
     if first and x.dim() == 5 and tuple(kernel) == tuple(stride):
         return () if item == 2 else (_filled(x, 4) + _filled(w, 4),)
-    fill = 8 if item == 2 else 1
+    fill = FILL if item == 2 else 1
     kept = item == 4 and not transposed and channels == 64 and small(kernel)
     return (_filled(x, fill) + (0 if kept else made) + _filled(w, fill),)
 
@@ -62,14 +65,15 @@ def backward(processors: int, go: Any, x: Any, w: Any, *args: Any, **__: Any) ->
     kernel, item, wide = w.shape[2:], x.element_size(), w.numel() * 4
     places = go.numel() // go.shape[1]
     if one(kernel):
-        if not mask[1]:
+        if not mask[1] or (item == 4 and min(go.shape[1], x.shape[1]) < FILL):
             return ()
         if x.dim() > 4:
-            return (_bytes(x) + _bytes(go) + _bytes(w) + wide,)
+            fill = FILL if item == 2 else 1
+            return (_filled(x, fill) + _filled(go, fill) + _bytes(w) + PARTS_OF_ONE,)
         return (16 * wide,) if item == 4 or places > PLACES_OF_ONE * 2 else (_bytes(x) + _bytes(go),)
     first = not transposed and x.shape[1] < FEW
-    fill = 8 if item == 2 else 4 if first else 1
-    copies = _filled(x, fill) + _bytes(go) + _filled(w, fill)
+    fill = FILL if item == 2 else 4 if first else 1
+    copies = _filled(x, fill) + _filled(go, fill) + _filled(w, fill)
     if not mask[1]:
         return (copies,)
     if first and tuple(kernel) == tuple(stride):
@@ -78,6 +82,8 @@ def backward(processors: int, go: Any, x: Any, w: Any, *args: Any, **__: Any) ->
         return (copies + 8 * wide,)
     if first and item == 4 and x.dim() == 4 and small(kernel):
         return ()
+    if first and item == 4:
+        return (copies,)
     return (copies + _parts(w, wide, places, item, transposed, processors),)
 
 
@@ -93,6 +99,10 @@ def _parts(w: Any, wide: int, places: int, item: int, transposed: Any, processor
             return FIXED_PARTS
         times = 4 if w.dim() == 5 else 7 if tiles > 18 else 13
         return min(times * wide, MOST_IN_PARTS)
+    if w.dim() == 5 and w.shape[1] < 64:
+        return min(91 * wide, MOST_WIDE_PARTS) if places >= MANY_PLACES else 4 * wide
+    if w.dim() == 5:
+        return 16 * 110592 if w.shape[1] == 64 else 2 * wide if w.shape[1] < 256 else 0
     if tiles > processors // 2:
         return min(wide, FIXED_PARTS) if tiles < 288 and places >= FEW_PLACES else 0
     return min(processors // tiles * wide, MOST_WIDE_PARTS)
