@@ -22,6 +22,8 @@ ACCOUNT_JOB = "_account_job"
 ACCOUNT_SUMMARY = "_account_summary"
 RAS = "_ras"
 PROFILED = "_profiled"
+PROCESS = "_process"
+SMI_GPU = "_smi_gpu"
 ACCOUNTS = (ACCOUNT, ACCOUNT_TABLE, ACCOUNT_JOB, ACCOUNT_SUMMARY)
 TRACEBACK = "_traceback"
 
@@ -142,6 +144,20 @@ MARKERS: tuple[Signature, ...] = (
         ("JobState=",),
         r"^\s*JobState=(?P<state>[A-Z_]+)\b",
         "   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)",
+    ),
+    _m(
+        PROCESS,
+        (" spawned with command", "pid"),
+        r"process (?P<pid>\d+) spawned with command: .*--local_rank=(?P<lr>\d+)"
+        r"|\b[Rr]ank[ =:]{1,2}(?P<rank>\d{1,6})\b.{0,40}?\bpid[ =:]{1,2}(?P<pid2>\d+)",
+        "process 13266 spawned with command: ['python3', '-u', 'main.py', '--local_rank=0']",
+        gate=r" spawned with command: |[Rr]ank[ =:]{1,2}\d{1,6}.{0,41}pid[ =:]{1,2}\d",
+    ),
+    _m(
+        SMI_GPU,
+        ("GPU 0000",),
+        r"^(?:NVRM: The NVIDIA )?GPU (?P<bus>0000(?:[0-9A-Fa-f]{4})?:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$",
+        "GPU 00000000:7B:00.0",
     ),
     _m(
         PROFILED,

@@ -17,6 +17,8 @@ STACKS = (markers.STACK, markers.MEMORY_STACK)
 HEAD = 8
 """Lines above an entry of a table that may belong to it."""
 TOLD = 300
+FIGURES_BELOW = ("would exceed allowed memory", "ActorDiedError: ", "node running low on memory")
+"""In errors of cudaMallocAsync and of Ray who and how much stand in the lines after it."""
 
 
 class Surroundings:
@@ -36,6 +38,19 @@ class Surroundings:
     def above(self, count: int) -> list[Line]:
         """At most so many lines before it; they have no numbers."""
         return [self._reader.line(at, 0, raw) for at, raw in self._window.above(self.line.at, count)]
+
+
+def whole_message(around: Surroundings) -> str:
+    """The text of a line, with the lines below it where its figures stand there."""
+    text = around.line.prefix.text
+    if not any(words in text for words in FIGURES_BELOW):
+        return text
+    parts = [text]
+    for line in around.below():
+        if line.key != around.line.key or len(parts) > HEAD or ":" not in line.prefix.text:
+            break
+        parts.append(" ".join(line.prefix.text.split()))
+    return "; ".join(parts)
 
 
 def mark(

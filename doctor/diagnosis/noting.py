@@ -18,7 +18,8 @@ WHOLE = 1 << 20
 """A part up to this size is looked at line by line; a larger one in samples."""
 SAMPLE = 6 << 10
 SAMPLES = 3
-LONGEST = 2000
+LONGEST, LONGEST_BARS = 2000, 64 << 10
+"""Bytes of a line that are read, and of one that a progress bar overwrites again and again."""
 KEEP_WRITERS = 8192
 NOTED = 256
 """Lines of one writer that wait for a closer look."""
@@ -63,7 +64,10 @@ class Notes:
             stop = stop if stop >= 0 else high
             if stop > low:
                 raw = window.text(low, min(stop, low + LONGEST))
-                self._note(self._reader.line(low, number, raw), taken)
+                line = self._reader.line(low, number, raw)
+                self._note(line, taken)
+                if b"\r" in data[low : low + LONGEST]:
+                    self._note_bars(line, window.text(low, min(stop, low + LONGEST_BARS)))
             low = stop + 1
             number += grows
         self._settle(taken)
@@ -85,6 +89,14 @@ class Notes:
             self._settle(taken)
         if line.at not in taken:
             self._note_step(key, line, text)
+
+    def _note_bars(self, line: Line, raw: str) -> None:
+        """The states of a progress bar, which overwrite each other in one line."""
+        for state in raw.split("\r"):
+            if (point := progress(state)) is not None:
+                points = self._scan.steps.setdefault(self._reader.key(line.prefix), [])
+                points.append(StepPoint(None, point[0], point[1], self._reader.origin(line)))
+                thin(points)
 
     def _note_step(self, key: Key, line: Line, text: str) -> None:
         share = data_share(text)

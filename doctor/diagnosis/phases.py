@@ -27,7 +27,7 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for phase, pattern in (
         (
             SAVE,
-            r"\bsav(?:e|ing)|save_(?:state|checkpoint|model|pretrained)|_save\b|state_dict\b(?!.*load)|(?:write|writing)_?\s?checkpoint|checkpointing to|dcp\.save",
+            r"\bsav(?:es?|ed|ing)\b|save_(?:state|checkpoint|ckpt|model|weights|pretrained|full|sharded|dcp|distributed)|_save\b|state_dict\b(?!.*load)|(?:write|writing)_?\s?checkpoint|checkpointing to|dcp\.save",
         ),
         (
             LOAD,

@@ -43,6 +43,8 @@ class Style:
     year: int = 1970
     numbered: bool = False
     """Lines begin with `N: `."""
+    host_tasks: bool = False
+    """Lines begin with `HOST N: `."""
     hosts: frozenset[str] = field(default_factory=frozenset)
     """Lines begin with one of these and a colon."""
 
@@ -116,10 +118,15 @@ def _ray(prefix: Prefix, found: re.Match[str], style: Style) -> None:
 def _mpi(prefix: Prefix, found: re.Match[str], style: Style) -> None:
     prefix.rank = prefix.rank if prefix.rank is not None else int(found["n"])
     prefix.stream = found["stream"]
+    prefix.host = prefix.host or found["host"]
 
 
 def _level(prefix: Prefix, found: re.Match[str], style: Style) -> None:
     prefix.severity = prefix.severity or found["sev"][0]
+
+
+def _stream(prefix: Prefix, found: re.Match[str], style: Style) -> None:
+    prefix.stream = found["stream"]
 
 
 def _nothing(prefix: Prefix, found: re.Match[str], style: Style) -> None:
@@ -129,10 +136,14 @@ def _nothing(prefix: Prefix, found: re.Match[str], style: Style) -> None:
 _LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
     (first, re.compile(pattern), take)
     for first, pattern, take in (
-        ("[", r"\[[Rr]ank[ _]?(?P<n>\d{1,6})\]:? ?", _number("rank")),
+        ("[", r"\[[Rr]ank:? ?_?(?P<n>\d{1,6})\]:? ?", _number("rank")),
         ("[", r"\[(?P<role>[A-Za-z_]{1,20})(?P<n>\d{1,5})(?:\|rank\d+)?\]: ?", _number("local_rank")),
         ("[", r"\[[^\]|]{1,30}\|rank(?P<n>\d{1,6})\]: ?", _number("rank")),
-        ("[", r"\[\d+,(?P<n>\d{1,6})\]<(?P<stream>stdout|stderr|stddiag)>:? ?", _mpi),
+        (
+            "[",
+            r"\[\d+,(?:mpirank:)?(?P<n>\d{1,6})(?:,(?P<host>[\w.-]+))?\]<(?P<stream>stdout|stderr|stddiag)>:? ?",
+            _mpi,
+        ),
         ("[", r"\[pod/(?P<host>[^/\]]+)(?:/[^\]]*)?\] ?", _pod),
         (
             "[",
@@ -169,6 +180,8 @@ _LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
             r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ (?:\[(?P<dev>-?\d+)\] )?(?=\S*:?\d* ?(?:NCCL|[\w./]+\.(?:cc|h|cu):))",
             _nccl,
         ),
+        ("", r"rank(?P<n>\d{1,6})\[\d+\]\[[^\]]{1,60}\]: ", _number("rank")),
+        ("", r"[\w.-]{1,120} \[(?P<stream>stdout|stderr)\] ", _stream),
         ("", r"(?:[Rr]ank|RANK)[ _:=-]?(?P<n>\d{1,6})(?:\]|:| \||\|| -) ?", _number("rank")),
         (
             "",
@@ -179,6 +192,7 @@ _LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
     )
 )
 _NUMBERED = re.compile(r" {0,6}(?P<n>\d{1,6}): ?")
+_HOST_TASK = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d[\w.-]*) (?P<n>\d{1,6}): ?")
 _HOST_LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d[\w.-]*): ")
 _IN_TEXT = re.compile(r"\[?(?:PG[^\]]{0,80} )?\bRank (?P<n>\d{1,6})\]")
 
@@ -189,12 +203,14 @@ def style_of(sample: str, year: int) -> Style:
     if len(lines) < 2:
         return Style(year, numbered=bool(lines) and re.match(r" {0,6}\d{1,6}: \S", lines[0]) is not None)
     numbered = sum(_NUMBERED.match(x) is not None for x in lines)
+    tasks = sum(_HOST_TASK.match(x) is not None for x in lines)
     by_slurm = sum(x.startswith(("srun: ", "slurmstepd: ")) for x in lines)  # never labelled
     labels = [m["host"] for x in lines if (m := _HOST_LABEL.match(x))]
     hosts = frozenset(labels) if len(labels) >= LABELLED_SHARE * len(lines) else frozenset()
     return Style(
         year,
         numbered > 0 and numbered >= LABELLED_SHARE * (len(lines) - by_slurm),
+        tasks > 0 and tasks >= LABELLED_SHARE * len(lines),
         hosts if len(hosts) <= 4096 else frozenset(),
     )
 
@@ -205,6 +221,8 @@ def strip(line: str, style: Style) -> Prefix:
     at = 0
     if style.numbered and (found := _NUMBERED.match(line)):
         prefix.task, at = int(found["n"]), found.end()
+    elif style.host_tasks and (found := _HOST_TASK.match(line)):
+        prefix.host, prefix.rank, at = found["host"], int(found["n"]), found.end()
     elif style.hosts and (found := _HOST_LABEL.match(line)) and found["host"] in style.hosts:
         prefix.host, at = found["host"], found.end()
     for _ in range(LAYERS):

@@ -19,6 +19,10 @@ _SECONDS = re.compile(
     r"|\btps[:=]\s{0,3}(?P<tps>[\d,]+(?:\.\d+)?)|tok(?:en)?s?/s(?:ec)?[:=]?\s{0,3}(?P<tok>[\d,]+(?:\.\d+)?)",
     re.I,
 )
+_BAR = re.compile(
+    r"\b(?P<n>\d{1,9})/\d{1,9} \[\d+(?::\d\d)+<[^,\]]{0,20}, {0,3}(?:(?P<rate>\d+\.\d+)\s?(?:it|batch|step)e?s?/s|(?P<per>\d+\.\d+)\s?s/(?:it|batch|step))"
+)
+"""What tqdm prints: the count, the time that passed and is left, and the pace."""
 _COUNTED = re.compile(r"\[\s{0,6}(?P<n>\d{1,9})/\d{1,9}(?=[\] ])")
 KEEP = 160
 """Points per rank; older ones are thinned."""
@@ -26,6 +30,9 @@ KEEP = 160
 
 def progress(text: str) -> tuple[int, float | None] | None:
     """Step and seconds of one line. A rate of tokens comes as its inverse, comparable within a job only."""
+    if (bar := _BAR.search(text)) is not None:
+        rate = float(bar["rate"] or 0)
+        return int(bar["n"]), float(bar["per"]) if bar["per"] else 1 / rate if rate > 0 else None
     step = _STEP.search(text)
     if step is None:
         return None

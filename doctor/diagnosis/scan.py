@@ -169,6 +169,8 @@ class Look:
     def _ask(self, signature: Signature, line: Line, stop: int, key: Key, frames: tuple[Frame, ...]) -> bool:
         """Whether a signature knows a line; what it catches is kept."""
         code, text = signature.code, line.prefix.text
+        if signature.generic and line.prefix.kernel:
+            return False  # "LustreError: …" is no exception
         if self.ledger.has_enough(code, key):
             self.ledger.again(code, key, line.prefix.time)
             return True
@@ -214,8 +216,9 @@ class Look:
             marking.table(self._scan, self._reader, around)
         if group := GROUP.search(line.raw):
             fields.setdefault("pg", group["name"] or group["guid"] or group["id"])
+            fields.setdefault("pg_id", group["guid"] or group["id"])
             fields.setdefault("pg_rank", group["rank"])
-        text, origin = clip(line.prefix.text), self._reader.origin(line)
+        text, origin = clip(marking.whole_message(around)), self._reader.origin(line)
         self.ledger.add(Hit(signature.code, signature.kind.value, origin, text, fields, frames), key, line)
 
     # tracebacks

@@ -203,6 +203,8 @@ class JobShape:
     """Rank -> host."""
     pids: Mapping[int, int] = field(default_factory=dict)
     """Rank -> process id."""
+    processes: frozenset[int] = frozenset()
+    """Ids of the job's own processes, those included whose rank is not known."""
     buses: Mapping[int, int] = field(default_factory=dict)
     """PCI bus id of a GPU, as NCCL prints it in hexadecimal -> rank, where it is one rank's only."""
     nodes: int | None = None

@@ -436,7 +436,8 @@ def _peer(view: View) -> Candidate | None:
     hits = [h for h in view.hits if h.code == "LOG125"]
     locals_ = {h.fields["lr"] for h in hits}
     if hits and len(locals_) == 1:
-        return _peer_candidate(view, hits, f"local rank {locals_.copy().pop()}", None)
+        local = locals_.pop()
+        return _peer_candidate(view, hits, f"local rank {local}", None, _global_rank(view, hits, int(local)))
     peers: dict[str, list[Hit]] = {}
     for hit in view.hits:
         peer = hit.fields.get("peer") or hit.fields.get("peer2")
@@ -450,14 +451,30 @@ def _peer(view: View) -> Candidate | None:
     return None
 
 
-def _peer_candidate(view: View, hits: list[Hit], name: str, host: str | None) -> Candidate:
+def _global_rank(view: View, hits: list[Hit], local: int) -> int | None:
+    """The rank behind a local one of the host that names it, where the job has one host or its ranks are known."""
+    here = {h.origin.host for h in hits}
+    hosts = view.incident.job.hosts
+    if len(here) != 1 or len({*hosts.values(), *here}) > 1:
+        own = sorted(r for r, host in hosts.items() if host in here)
+        whole = len(here) == 1 and len(own) > local and own[-1] - own[0] == len(own) - 1
+        return own[local] if whole and own[0] % len(own) == 0 else None
+    one_host = view.incident.job.nodes in (None, 1) and view.world is not None and local < view.world
+    return local if one_host and local not in view.suffering else None
+
+
+def _peer_candidate(
+    view: View, hits: list[Hit], name: str, host: str | None, rank: int | None = None
+) -> Candidate:
+    who = f"{name} (rank {rank})" if rank is not None else name
     conclusion = derived(
         codes.PEER_NAMED,
-        f"Most ranks name {name} as the peer that went away",
+        f"Most ranks name {who} as the peer that went away",
         "medium",
         host=host or hits[0].origin.host,
+        culprits=(rank,) if rank is not None else None,
         victims=tuple(sorted(view.suffering)),
         evidence=unique_proofs(proof(h) for h in hits),
         attempt=view.attempt,
     )
-    return Candidate(54, conclusion, hits[0].order)
+    return Candidate(54 if rank is None else 71, conclusion, hits[0].order)

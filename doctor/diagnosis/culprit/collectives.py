@@ -29,7 +29,7 @@ SCALAR = 64
 """Elements up to which a tensor is a flag, a count or a metric."""
 EARLY = 5
 """Sequence numbers up to which a collective is one of the first."""
-AHEAD = 30
+POINT_TO_POINT = ("SEND", "RECV", "COALESCED")
 FSDP_OPS = (
     "_ALLGATHER_BASE",
     "_REDUCE_SCATTER_BASE",
@@ -67,18 +67,18 @@ class Stuck:
 
 def stuck_ranks(view: View) -> dict[str, dict[int, Stuck]]:
     """Group -> rank -> the earliest collective in which it timed out."""
-    named = any("pg" in h.fields for h in view.hits if h.code == TIMEOUT)
+    told = _groups_of(view)
     groups: dict[str, dict[int, Stuck]] = {}
     status: dict[tuple[str, int], int] = {}
     for hit in view.hits:
         if hit.code == STATUS and hit.origin.rank is not None:
-            status.setdefault((hit.fields.get("pg", ""), hit.origin.rank), int(hit.fields["enq"]))
+            status.setdefault((group_of(hit), hit.origin.rank), int(hit.fields["enq"]))
     for hit in view.hits:
         rank = hit.origin.rank
         if hit.code != TIMEOUT or rank is None or "seq" not in hit.fields:
             continue
-        group = hit.fields.get("pg", "") if named else ""
-        own = [v for (g, r), v in status.items() if r == rank and (g == group or not named)]
+        group = group_of(hit) or told.get((rank, hit.fields["seq"]), "")
+        own = [v for (g, r), v in status.items() if r == rank and (g == group or not group)]
         numel = int(hit.fields["nin"]) if "nin" in hit.fields else None
         timed = hit.origin.time is not None and "ran" in hit.fields
         began = (hit.origin.time or 0.0) - int(hit.fields["ran"]) / 1000 if timed else None
@@ -96,6 +96,20 @@ def stuck_ranks(view: View) -> dict[str, dict[int, Stuck]]:
         if old is None or entry.seq < old.seq:
             groups[group][rank] = entry
     return groups
+
+
+def group_of(hit: Hit) -> str:
+    """The process group of a line: its own number, since several groups may have one name; "" if it is not told."""
+    return hit.fields.get("pg_id") or hit.fields.get("pg", "")
+
+
+def _groups_of(view: View) -> dict[tuple[int, str], str]:
+    """(rank, sequence number) -> group: the line of the timeout does not tell it, those after it do."""
+    return {
+        (h.origin.rank, number): group_of(h)
+        for h in reversed(view.hits)
+        if h.origin.rank is not None and group_of(h) and (number := h.fields.get("seq"))
+    }
 
 
 def candidates(view: View) -> list[Candidate]:
@@ -210,8 +224,8 @@ def _group(
     order = min(s.hit.order for s in stuck.values())
     proofs = unique_proofs(proof(s.hit) for s in sorted(stuck.values(), key=lambda s: s.rank))
     kinds = {s.what for s in stuck.values()}
-    if len(ranks) < 2:
-        return None
+    if len(ranks) < 2 or all(s.op in POINT_TO_POINT for s in stuck.values()):
+        return None  # sends and receives are counted by each rank for itself
     if len(kinds) == 1:
         return _same(view, stuck, ranks, order, proofs, groups)
     odd = _minority({r: s.what for r, s in stuck.items()})
@@ -355,7 +369,7 @@ def _same(
         return None  # said by `absent`, which knows whether the missing were seen at all
     if not missing and view.world is not None and len(ranks) >= max(2, len(members)):
         first = one.seq <= EARLY
-        title = f"All {len(ranks)} ranks entered {one.words} and none finished it: the network or a device stalled"
+        title = f"All {len(ranks)} ranks entered the same collective, {one.words}, and none finished it: the network or a device stalled"
         conclusion = derived(
             codes.STALLED,
             title + (" at the first collective (connectivity)" if first else ""),
@@ -387,7 +401,7 @@ def _enqueued(view: View, group: str) -> dict[int, int]:
         if (
             hit.code == STATUS
             and hit.origin.rank is not None
-            and (not group or hit.fields.get("pg", group) == group)
+            and (not group or (group_of(hit) or group) == group)
         ):
             found.setdefault(hit.origin.rank, int(hit.fields["enq"]))
     return found

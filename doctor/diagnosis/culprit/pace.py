@@ -15,6 +15,8 @@ EVEN = 1.25
 MIN_RANKS = 3
 GROWN = 3.0
 EARLY_POINTS, LATE_POINTS = 10, 5
+FEWEST = 9
+"""Steps from which three at the beginning and three at the end are compared."""
 
 
 def candidates(view: View) -> list[Candidate]:
@@ -89,10 +91,13 @@ def _all_slower(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | No
     untagged = [p for p in view.incident.steps if p.rank is None and p.seconds]
     series = dict(timed) if timed else ({-1: untagged} if untagged else {})
     for rank, points in series.items():
-        if len(points) < EARLY_POINTS + LATE_POINTS:
+        if len(points) < FEWEST:
             return None
-        early = median(p.seconds or 0.0 for p in points[2 : 2 + EARLY_POINTS])
-        tail = [p.seconds or 0.0 for p in points[-LATE_POINTS:]]
+        skipped = 2 if len(points) >= EARLY_POINTS + LATE_POINTS else 1
+        early = median(
+            p.seconds or 0.0 for p in points[skipped : skipped + min(EARLY_POINTS, len(points) // 3)]
+        )
+        tail = [p.seconds or 0.0 for p in points[-min(LATE_POINTS, len(points) // 3) :]]
         if early <= 0 or min(tail) < GROWN * early:
             return None
         slower.append((median(tail) / early, rank))

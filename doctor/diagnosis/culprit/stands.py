@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
@@ -27,13 +28,17 @@ def in_collective(stack: tuple[Frame, ...]) -> bool:
 def candidates(view: View) -> list[Candidate]:
     """What stacks and the Flight Recorder say."""
     found = [c for r in view.incident.recorder if (c := _recorded(view, r)) is not None]
-    if (odd := _odd(view)) is not None:
-        found.append(odd)
-    return found
-
-
-def _odd(view: View) -> Candidate | None:
     stacks = {s.rank: s for s in view.incident.stacks if s.main and s.rank is not None and s.frames}
+    ways = (_odd(view, stacks), _elsewhere(view, stacks), _all_same(view, stacks))
+    return [*found, *(c for c in ways if c is not None)]
+
+
+Stacks = Mapping[int, ThreadStack]
+"""The main thread of each rank."""
+
+
+def _odd(view: View, stacks: Stacks) -> Candidate | None:
+    """Ranks that are in no collective while others are."""
     waiting = frozenset(r for r, s in stacks.items() if in_collective(s.frames))
     odd = frozenset(stacks) - waiting
     if not odd or not waiting or len(odd) > max(1, len(waiting)) or len(stacks) < 2:
@@ -48,15 +53,75 @@ def _odd(view: View) -> Candidate | None:
         "high",
         culprits=tuple(sorted(odd)),
         victims=tuple(sorted(waiting)),
-        evidence=unique_proofs(
-            Proof(s.origin.file, s.origin.line, s.rank, s.origin.time, phases.frame_words(s.frames[-1]))
-            for s in (one, *(stacks[r] for r in sorted(waiting)))
-        ),
+        evidence=unique_proofs(_proof(s) for s in (one, *(stacks[r] for r in sorted(waiting)))),
         attempt=view.attempt,
     )
-    if phase == phases.SAVE:
-        conclusion = replace(conclusion, row="save")
-    return Candidate(81, conclusion, 0, odd)
+    return Candidate(81, _saving(conclusion, one.frames), 0, odd)
+
+
+def _sites(stacks: Stacks) -> dict[tuple[str, int | None], frozenset[int]]:
+    """Where ranks stand in the program -> which; nothing unless all of them wait in a collective."""
+    found: dict[tuple[str, int | None], frozenset[int]] = {}
+    if len(stacks) < 2 or not all(in_collective(s.frames) for s in stacks.values()):
+        return {}
+    for rank, stack in stacks.items():
+        own = phases.own_frame(stack.frames)
+        place = (own.file, own.line) if own is not None else ("", None)
+        found[place] = found.get(place, frozenset()) | {rank}
+    return found
+
+
+def _elsewhere(view: View, stacks: Stacks) -> Candidate | None:
+    """All wait in collectives, some in another than the most."""
+    sites = _sites(stacks)
+    if len(sites) < 2:
+        return None
+    most = max(sites.values(), key=len)
+    odd = frozenset(stacks) - most
+    if len(odd) >= len(most):
+        return None
+    one, other = stacks[min(odd)], stacks[min(most)]
+    conclusion = derived(
+        codes.ODD_STACK,
+        f"{rank_words(odd).capitalize()} waits in another collective than the others: in "
+        f"{phases.frame_words(phases.own_frame(one.frames))}, {rank_words(most)} in "
+        f"{phases.frame_words(phases.own_frame(other.frames))}",
+        "high",
+        culprits=tuple(sorted(odd)),
+        victims=tuple(sorted(most)),
+        evidence=unique_proofs(_proof(stacks[r]) for r in (*sorted(odd), *sorted(most))),
+        attempt=view.attempt,
+    )
+    return Candidate(77, _saving(conclusion, one.frames), 0, odd)
+
+
+def _all_same(view: View, stacks: Stacks) -> Candidate | None:
+    """All stand in the same collective: stacks accuse nobody."""
+    sites = _sites(stacks)
+    if len(sites) != 1 or view.consequences:
+        return None
+    where = phases.frame_words(phases.own_frame(next(iter(stacks.values())).frames))
+    missing = view.expected - frozenset(stacks)
+    conclusion = derived(
+        codes.STALLED,
+        f"{rank_words(stacks).capitalize()} all wait in the same collective, called in {where}",
+        "low",
+        victims=tuple(sorted(stacks)),
+        evidence=unique_proofs(_proof(s) for s in stacks.values()),
+        alternatives=("a rank whose stack is not here" + (f": {rank_words(missing)}" if missing else ""),),
+        attempt=view.attempt,
+    )
+    return Candidate(40, conclusion, 0, frozenset(stacks))
+
+
+def _proof(stack: ThreadStack) -> Proof:
+    origin = stack.origin
+    return Proof(origin.file, origin.line, stack.rank, origin.time, phases.frame_words(stack.frames[-1]))
+
+
+def _saving(conclusion: Conclusion, frames: tuple[Frame, ...]) -> Conclusion:
+    """The row of a save, where a stack is in one."""
+    return replace(conclusion, row="save") if phases.of_frames(frames) == phases.SAVE else conclusion
 
 
 def _told(view: View, said: RecorderConclusion, told: Conclusion, score: int) -> Candidate:

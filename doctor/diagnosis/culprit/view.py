@@ -156,10 +156,11 @@ class View:
         return self.went_on(hit) or bool(self.incident.done) or self._ends_well(hit)
 
     def went_on(self, hit: Hit) -> bool:
-        """Whether a file tells of further steps after a line."""
+        """Whether a file tells of further steps after a line: of its rank, if that one tells of steps at all."""
         at = hit.origin
-        later = {p.step for p in self.incident.steps if p.origin.file == at.file and p.origin.line > at.line}
-        return len(later) >= 2
+        here = [p for p in self.incident.steps if p.origin.file == at.file]
+        own = [p for p in here if p.rank == at.rank]
+        return len({p.step for p in own or here if p.origin.line > at.line}) >= 2
 
     def is_accounted(self, hit: Hit) -> bool:
         """Whether a line is a record of the scheduler's accounting, which is read as such."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsdp_doctor.tables.log_signatures.communication import COMMUNICATION
+from fsdp_doctor.tables.log_signatures.devices import DEVICES
+from fsdp_doctor.tables.log_signatures.launchers import LAUNCHERS
 from fsdp_doctor.tables.log_signatures.loading import LOADING
 from fsdp_doctor.tables.log_signatures.memory import MEMORY
 from fsdp_doctor.tables.log_signatures.model import Kind, Scope, Signature
@@ -23,6 +25,7 @@ __all__ = ["CHECKED_ON", "SIGNATURES", "Kind", "Scope", "Signature"]
 CHECKED_ON = "2026-12-02"
 
 SIGNATURES: Mapping[str, Signature] = {
-    s.code: s for s in (*COMMUNICATION, *PROCESSES, *MEMORY, *SLOW, *SAVING, *LOADING, *PROGRAM)
+    s.code: s
+    for s in (*COMMUNICATION, *LAUNCHERS, *PROCESSES, *DEVICES, *MEMORY, *SLOW, *SAVING, *LOADING, *PROGRAM)
 }
 """Code -> signature."""
