@@ -2,8 +2,8 @@
 
 NCCL keeps the tensors of a collective until its watchdog has seen it end and another collective is called.
 DDP lays out its buckets anew before the second step, and the first ones may so live through that step's
-backward: seen in one of four measured cases. FSDP1's blocks that another stream used come back when an event behind them
-is found done: at the earliest at once, at the latest some waits of the host later.
+backward: seen in one of four measured cases. FSDP1's blocks that another stream used come back when an event
+behind them is found done: at the earliest at once, at the latest some waits of the host later.
 """
 
 from __future__ import annotations
