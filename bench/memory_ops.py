@@ -10,14 +10,25 @@ import importlib
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 TRUTH = Path(__file__).parents[1] / "fixtures" / "memory_truth"
 START = Path(__file__).parents[1] / "doctor" / "memory" / "child" / "start.py"
 GPU = {"sm": 90, "processors": 132}
+
+
+class Rows(Protocol):
+    """The child's event list."""
+
+    _columns: list[list[int]]
+
+    def __len__(self) -> int:
+        """Rows so far."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,13 @@ def compare(words: list[str]) -> list[Found]:
     return found
 
 
-def one(name: str, make: Any, real: dict[str, Any], events: Any, torch: Any) -> Found:
+def one(
+    name: str,
+    make: Callable[[], tuple[Callable[[], Any], list[Any]]],
+    real: dict[str, Any],
+    events: Rows,
+    torch: ModuleType,
+) -> Found:
     """One operator, run twice: what it keeps from the first call on is no part of it."""
     forward = (0, peak(real["forward"]))
     backward = (0, peak(real["backward"])) if "backward" in real else None
@@ -112,10 +129,10 @@ def one(name: str, make: Any, real: dict[str, Any], events: Any, torch: Any) -> 
     return Found(name, forward, backward)
 
 
-def sizes(events: Any, at: int) -> list[int]:
+def sizes(events: Rows, at: int) -> list[int]:
     """What was allocated and freed since a row."""
     kinds, blocks, amounts = events._columns[:3]
-    known = dict(zip(blocks, amounts, strict=True)) if False else {}
+    known: dict[int, int] = {}
     made: list[int] = []
     for row in range(len(kinds)):
         if kinds[row] == 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 from fsdp_doctor import process
 from fsdp_doctor.memory.events import BrokenEvents, EventList, read
 from fsdp_doctor.memory.job import Job
-from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS
+from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS, PROCESSORS
 
 START = Path(__file__).absolute().parent / "child" / "start.py"
 DEADLINE = 600.0
@@ -47,13 +47,14 @@ def replay(
     job: Job,
     *,
     sm: int,
-    processors: int = DEFAULT_PROCESSORS,
+    processors: int | None = None,
     python: str = sys.executable,
     deadline: float | None = None,
     more: Mapping[str, object] | None = None,
 ) -> Replay:
     """Run a job. `more` are further fields for the child. Raises `ReplayError`."""
-    gpu = {"sm": sm, "processors": processors, "flat_weights": job.api == "ddp"}
+    count = processors or PROCESSORS.get(sm, DEFAULT_PROCESSORS)
+    gpu = {"sm": sm, "processors": count, "flat_weights": job.api == "ddp"}
     described = {**job.to_json(), "gpu": gpu, **(more or {})}
     result, events = in_child(described, python, deadline, _environment())
     return Replay(events, result)

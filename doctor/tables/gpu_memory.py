@@ -62,6 +62,8 @@ PRODUCTS: tuple[Product, ...] = (
 FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:GiB|G|GB)?\s*\Z", re.IGNORECASE)
 DEFAULT_SM, DEFAULT_PROCESSORS = 90, 132
 """Of a GPU that is named by its memory alone."""
+PROCESSORS = {70: 80, 75: 40, 80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 103: 160, 120: 188}
+"""Streaming multiprocessors of the largest product of an architecture, where no product is named."""
 
 
 def product(words: str) -> Product | None:

@@ -216,3 +216,47 @@ def test_the_plan_alone(models: Path) -> None:
     assert report["data"]["plan"]["suggested"] == ["Block"]
     unit = report["data"]["units"][0]
     assert unit["params"] == report["data"]["params"] <= unit["padded_params"]
+
+
+@pytest.mark.timeout(120)
+def test_a_folder_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = [
+        sys.executable,
+        "-m",
+        "fsdp_doctor",
+        "dryrun",
+        "--model",
+        f"hf:{tmp_path}",
+        "--world-size",
+        "8",
+    ]
+    command += [
+        "--wrap",
+        "LlamaDecoderLayer",
+        "--param-dtype",
+        "bf16",
+        "--gpu",
+        "A100 80GB",
+        "--format",
+        "json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, report["results"]
+    data = report["data"]
+    assert data["params"] == 2 * 1000 * 256 + 3 * (256 * (256 + 128 + 128 + 256 + 3 * 512) + 2 * 256) + 256
+    assert len(data["units"]) == 4
+    assert data["steps"][1]["after_backward"] > data["steps"][0]["after_backward"]
+    assert data["unknown_operators"] == []

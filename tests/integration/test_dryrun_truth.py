@@ -26,6 +26,8 @@ FAMILIES = (
     "encoder-nodrop-fsdp1",
     "rec-fsdp2",
     "resnet-autocast-ddp",
+    "lstm-fsdp2",
+    "unet3d-fp32",
 )
 OWN = [(c, t) for c, t in truth("own") if c["id"] in FAMILIES]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_doctor.memory.job import Job, JobError
-from fsdp_doctor.tables.gpu_memory import product
+from fsdp_doctor.tables.gpu_memory import PROCESSORS, PRODUCTS, product
 
 
 def job(**more: object) -> Job:
@@ -70,3 +70,24 @@ def test_gpus_by_name(words: str, name: str) -> None:
 @pytest.mark.parametrize("words", ["", "TPU v5", "-3", "0", "GiB"])
 def test_no_gpu_of_that_name(words: str) -> None:
     assert product(words) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "processors"),
+    [
+        ("A100 80GB", 108),
+        ("H100 80GB", 132),
+        ("NVIDIA H100 PCIe", 114),
+        ("L40S", 142),
+        ("B200", 148),
+        ("80", 132),
+    ],
+)
+def test_multiprocessors_by_name(words: str, processors: int) -> None:
+    found = product(words)
+    assert found is not None
+    assert found.processors == processors
+
+
+def test_every_architecture_has_a_number_of_multiprocessors() -> None:
+    assert {p.sm for p in PRODUCTS} == set(PROCESSORS)

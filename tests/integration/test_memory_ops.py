@@ -1,0 +1,75 @@
+"""Single operators on fake tensors against what an H200 allocated for them: every rule has its measurement."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+ASK = """
+import json
+from dataclasses import asdict
+from bench.memory_ops import compare
+print("FOUND " + json.dumps([{**asdict(f), "off": f.off} for f in compare([])]))
+"""
+EXACT = (
+    "rms_norm", "layer_norm", "group_norm", "linear", "bmm", "einsum", "softmax", "cross_entropy", "mse", "l1",
+    "smooth_l1", "bce_logits", "logsumexp", "gather", "index_select", "dropout", "optim", "cat", "gelu",
+)  # fmt: skip
+"""Operators whose every measured call is met."""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, object]]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ASK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-2000:]
+    return {f["name"]: f for f in json.loads(lines[0][6:])}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+def test_none_fails_and_most_are_met(found: dict[str, dict[str, object]]) -> None:
+    assert [f for f in found.values() if f["error"]] == []
+    assert len(found) > 700
+    assert sum(float(f["off"]) < 0.001 for f in found.values()) >= 0.84 * len(found)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", EXACT)
+def test_met_within_a_thousandth(found: dict[str, dict[str, object]], operator: str) -> None:
+    some = [f for name, f in found.items() if name.split(" ")[0] == operator]
+    assert some
+    assert [f["name"] for f in some if float(f["off"]) > 0.001] == []  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+def test_attention_by_backend(found: dict[str, dict[str, object]]) -> None:
+    some = [f for name, f in found.items() if name.startswith("sdpa ")]
+    assert len(some) > 250
+    assert sum(float(f["off"]) < 0.001 for f in some) >= 0.97 * len(some)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+def test_what_cudnn_keeps_of_recurrent_layers(found: dict[str, dict[str, object]]) -> None:
+    for name in ("LSTM fp32 b32t128i512h512l2", "LSTM fp32 b64t256i512h512l3 p0.1"):
+        assert float(found[name]["off"]) < 0.001, found[name]  # type: ignore[arg-type]
+    for name, f in found.items():
+        if name.startswith(("LSTM", "GRU", "RNN")):
+            assert float(f["off"]) < 0.2, f  # type: ignore[arg-type]
