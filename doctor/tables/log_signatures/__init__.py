@@ -19,6 +19,7 @@ from fsdp_doctor.tables.log_signatures.processes import PROCESSES
 from fsdp_doctor.tables.log_signatures.program import PROGRAM
 from fsdp_doctor.tables.log_signatures.saving import SAVING
 from fsdp_doctor.tables.log_signatures.slow import SLOW
+from fsdp_doctor.tables.log_signatures.wrapping import WRAPPING
 
 __all__ = ["CHECKED_ON", "SIGNATURES", "Kind", "Scope", "Signature"]
 
@@ -26,6 +27,17 @@ CHECKED_ON = "2026-12-02"
 
 SIGNATURES: Mapping[str, Signature] = {
     s.code: s
-    for s in (*COMMUNICATION, *LAUNCHERS, *PROCESSES, *DEVICES, *MEMORY, *SLOW, *SAVING, *LOADING, *PROGRAM)
+    for s in (
+        *COMMUNICATION,
+        *LAUNCHERS,
+        *PROCESSES,
+        *DEVICES,
+        *MEMORY,
+        *SLOW,
+        *SAVING,
+        *LOADING,
+        *PROGRAM,
+        *WRAPPING,
+    )
 }
 """Code -> signature."""
