@@ -87,15 +87,17 @@ def _nccl(prefix: Prefix, found: re.Match[str], style: Style) -> None:
 
 
 def _syslog(prefix: Prefix, found: re.Match[str], style: Style) -> None:
-    if prefix.time is None:
-        prefix.time = without_year(MONTHS[found["mon"]], int(found["d"]), found["clock"], style.year)
+    month = MONTHS.get(found["mon"])
+    if prefix.time is None and month is not None:
+        prefix.time = without_year(month, int(found["d"]), found["clock"], style.year)
     prefix.host = prefix.host or found["host"]
     prefix.kernel = prefix.kernel or found["who"].startswith("kernel")
 
 
 def _dmesg(prefix: Prefix, found: re.Match[str], style: Style) -> None:
-    if prefix.time is None:
-        prefix.time = without_year(MONTHS[found["mon"]], int(found["d"]), found["clock"], int(found["y"]))
+    month = MONTHS.get(found["mon"])
+    if prefix.time is None and month is not None:
+        prefix.time = without_year(month, int(found["d"]), found["clock"], int(found["y"]))
     prefix.kernel = True
 
 

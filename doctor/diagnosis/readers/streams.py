@@ -274,7 +274,7 @@ def _zip(name: str, raw: _Peek, depth: int, path: str | None) -> Iterator[Stream
                 yield Stream(name, iter(()), b"", "binary", "is a checkpoint: use fsdp-doctor ckpt inspect")
                 return
             for member in members[:MAX_MEMBERS]:
-                if not member.is_dir():
+                if member.filename and not member.is_dir():
                     with archive.open(member) as inner:
                         counter = _Peek(io.BytesIO())
                         counter.given = max(member.compress_size, 1)

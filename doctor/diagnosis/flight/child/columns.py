@@ -57,7 +57,8 @@ class Columns:
             self.bad += 1
             return
         name = entry.get("profiling_name")
-        state = _STATES.get(entry.get("state"))  # type: ignore[arg-type]
+        told = entry.get("state")
+        state = _STATES.get(told) if type(told) is str else None
         p2p = entry.get("is_p2p")
         if p2p is None:
             p2p = type(name) is str and name.partition(":")[2].startswith(("send ", "recv "))

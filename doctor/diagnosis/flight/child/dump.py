@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import re
+import zlib
 from array import array
 
 from . import large_snapshot, plain, snapshot, stream, text_form
@@ -26,7 +27,7 @@ def describe(path: str) -> dict[str, object]:
         if os.path.getsize(path) > LARGE and (large := _large(path)) is not None:
             return large
         data = _read(path)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         return _no("unreadable", getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"[:200])
     if not data.strip():
         return _no("unreadable", "the file is empty: the rank ended before it wrote its dump")
