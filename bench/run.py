@@ -198,7 +198,7 @@ def starts() -> tuple[float, float]:
 def main() -> int:
     """Run the pairs and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=6.0, help="of steps, in each job")
     parser.add_argument("--width", type=int, default=512, help="of the model's layers")
     given = parser.parse_args()
