@@ -6,10 +6,11 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 
 import click
 
-from fsdp_doctor.cli import dryrun_gpu, dryrun_gpu_text
+from fsdp_doctor.cli import dryrun_calibration, dryrun_gpu, dryrun_gpu_text
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.dryrun_options import gpu_of, job_of, job_options
 from fsdp_doctor.cli.dryrun_text import render as figures_text
@@ -24,16 +25,18 @@ from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.memory.answers import forecast
+from fsdp_doctor.memory.calibrate import with_table
+from fsdp_doctor.memory.calibration import Table
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.plan import unit_plan
-from fsdp_doctor.memory.replay import Replay, ReplayError, replay
+from fsdp_doctor.memory.replay import Replay, ReplayError
 from fsdp_doctor.memory.report_data import data, plan_data
 from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.memory import MemoryAnswer, ReplayProblem
 from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
 from fsdp_doctor.subjects.unit_plan import UnitPlan
-from fsdp_doctor.tables.gpu_memory import GIB, Product
+from fsdp_doctor.tables.gpu_memory import DEFAULT_SM, GIB, Product
 
 FAMILIES = ("MEM", "WRP")
 
@@ -42,6 +45,7 @@ FAMILIES = ("MEM", "WRP")
 @common("text", "json", "junit", "github", judging=True)
 @job_options
 @dryrun_gpu.gpu_options
+@dryrun_calibration.calibration_options
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
 def command(settings: Settings, **own: object) -> int:
     """Predict what one rank allocates, without a GPU and without weights.
@@ -55,12 +59,18 @@ def command(settings: Settings, **own: object) -> int:
     started = now()
     job, gpu = job_of(own), gpu_of(own)
     python = interpreter(str(own["python"])) if own["python"] is not None else sys.executable
-    hand = dryrun_gpu.Hand(None, "")
-    on_gpu = bool(own["on_gpu"]) and not job.plan_only
-    if on_gpu:
+    hand, on_gpu = dryrun_gpu.Hand(None, ""), bool(own["on_gpu"]) and not job.plan_only
+    calibrating, named = bool(own["calibrate"]) and not job.plan_only, own["calibration"]
+    if on_gpu or calibrating:
         hand = dryrun_gpu.look(python, _left(settings, began))
         gpu = dryrun_gpu.chosen(gpu, hand)
-    asked = ask(job, gpu, python, _left(settings, began))
+    assert named is None or isinstance(named, Path)
+    tables = dryrun_calibration.table_for(named, gpu.sm if gpu is not None else DEFAULT_SM, calibrating)
+    if calibrating:
+        tables = dryrun_calibration.calibrated(
+            job, tables, hand, named is not None, python, _left(settings, began)
+        )
+    asked = ask(job, gpu, python, _left(settings, began), tables.table)
     answer, plan, told = asked.answer, asked.plan, asked.told
     measured: Known[MemoryMeasurement] | Unknown = dryrun_gpu.NOT_ASKED
     if on_gpu:
@@ -74,6 +84,8 @@ def command(settings: Settings, **own: object) -> int:
             deadline=_left(settings, began),
         )
         told["measured"] = dryrun_gpu_text.data(measured.value) if isinstance(measured, Known) else None
+    if answer.forecast is not None:
+        told["calibration"] = dryrun_calibration.data(tables)
     facts = Facts(
         {
             MemoryAnswer: Unknown("only the plan was asked for", "leave out --plan-only", absent=True)
@@ -92,7 +104,7 @@ def command(settings: Settings, **own: object) -> int:
         started=started,
         seconds=time.monotonic() - began,
         data=told,
-        unjudged=dryrun_gpu.unjudged(on_gpu, measured),
+        unjudged=(*dryrun_gpu.unjudged(on_gpu, measured), *dryrun_calibration.unjudged(tables)),
         strict=settings.strict,
     )
     text = rendered(report, settings)
@@ -101,6 +113,7 @@ def command(settings: Settings, **own: object) -> int:
     if settings.format == "text" and plan is not None:
         text = units_text(plan, settings.style()) + text
         if answer.forecast is not None:
+            text = dryrun_calibration.render(tables, settings.style()) + text
             text = figures_text(answer.forecast, plan, settings.style()) + text
     settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
     return report.exit_code
@@ -117,7 +130,9 @@ class Asked:
     replay: Replay | None = None
 
 
-def ask(job: Job, gpu: Product | None, python: str, deadline: float | None) -> Asked:
+def ask(
+    job: Job, gpu: Product | None, python: str, deadline: float | None, table: Table | None = None
+) -> Asked:
     """The answer, and the plan where there is one."""
     capacity = int(gpu.gib * GIB) if gpu is not None else None
 
@@ -136,7 +151,8 @@ def ask(job: Job, gpu: Product | None, python: str, deadline: float | None) -> A
         )
 
     try:
-        done = replay(job, sm=gpu.sm if gpu is not None else 90, python=python, deadline=deadline)
+        sm = gpu.sm if gpu is not None else DEFAULT_SM
+        done = with_table(job, table, sm=sm, python=python, deadline=deadline)
     except ReplayError as error:
         file, _, line = error.place.rpartition(":")
         problem = ReplayProblem(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fsdp_doctor.memory.bounds import late_buckets, reserved
 from fsdp_doctor.memory.events import FREE, MARK, EventList
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.replay import Replay
@@ -76,6 +77,8 @@ def forecast(done: Replay, job: Job, gpu: Product | None) -> MemoryForecast:
     step, phase = when.at(peak_row)
     overhead = _overhead(job, gpu)
     peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in found)
+    low, high = reserved(events, run)
+    late = late_buckets(events) if job.api == "ddp" else 0
     return MemoryForecast(
         steps=tuple(StepMemory(s.fwd_bwd_peak, s.after_backward, s.opt_peak) for s in found),
         peak=Peak(
@@ -87,19 +90,33 @@ def forecast(done: Replay, job: Job, gpu: Product | None) -> MemoryForecast:
             _holders(held, kinds),
         ),
         allocated=peak,
-        reserved_low=run.reserved_peak,
-        reserved_high=max(run.reserved_peak, simulate(events, deferred=True).reserved_peak),
+        reserved_low=low,
+        reserved_high=high,
         reserved_expandable=simulate(events, expandable=True).reserved_peak,
-        steady=run.phases[-1].after,
+        steady=_between(run),
         host=HostNeed(run.host.peak, run.host.pinned, run.host.pinned_requested, job.ranks_on_node),
         overhead=overhead,
-        margin=int(peak * MARGIN),
+        margin=int(max(peak, late) * MARGIN) + max(0, late - peak),
         gpu=gpu.name if gpu is not None else "",
         capacity=int(gpu.gib * GIB) if gpu is not None else None,
         timeline=_timeline(run),
-        assumptions=_assumptions(done.about),
-        unknown_operators=_unknown(held),
+        assumptions=(*_assumptions(done.about), *_buckets(late - peak)),
+        unknown_operators=_unknown(held, _covered(done.about)),
     )
+
+
+def _buckets(more: int) -> tuple[Assumption, ...]:
+    """What DDP may need on top in its second step: it is in the margin."""
+    if more <= 0:
+        return ()
+    what = f"NCCL gives DDP's first buckets back at once; where it does not, step 2 takes {more} bytes more"
+    return (Assumption("torch.nn.parallel.DistributedDataParallel", what, 1),)
+
+
+def _between(run: Run) -> int:
+    """What stays from one step to the next; at the very end the loop's own objects are gone."""
+    ends = [p.before for p in run.phases if p.name == "end of step"]
+    return ends[-1] if ends else run.phases[-1].after
 
 
 def _overhead(job: Job, gpu: Product | None) -> Overhead:
@@ -199,10 +216,16 @@ def _assumptions(about: Mapping[str, object]) -> tuple[Assumption, ...]:
     return tuple(found)
 
 
-def _unknown(held: Iterable[Living]) -> tuple[tuple[str, int], ...]:
+def _covered(about: Mapping[str, object]) -> frozenset[str]:
+    """Operators of which every call was measured on a GPU."""
+    listed = about.get("covered")
+    return frozenset(str(o) for o in listed) if isinstance(listed, list) else frozenset()
+
+
+def _unknown(held: Iterable[Living], covered: frozenset[str]) -> tuple[tuple[str, int], ...]:
     sums: dict[str, int] = {}
     for b in held:
         name = b.operator.removesuffix(" (workspace)")
-        if "::" in name and not known(name):
+        if "::" in name and not known(name) and name not in covered:
             sums[name] = sums.get(name, 0) + b.size
     return tuple(sorted(sums.items(), key=lambda kv: -kv[1]))

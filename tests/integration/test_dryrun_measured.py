@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_what_fails_on_real_values_is_said_with_its_place(
     assert "models.py" in caught.value.place
 
 
-def dryrun(asked: Job, *more: str) -> tuple[int, dict, str]:
+def dryrun(asked: Job, *more: str) -> tuple[int, dict[str, Any], str]:
     command = [
         sys.executable,
         "-m",

@@ -105,7 +105,8 @@ def _parts(w: Any, wide: int, places: int, item: int, transposed: Any, processor
         return 16 * 110592 if w.shape[1] == 64 else 2 * wide if w.shape[1] < 256 else 0
     if tiles > processors // 2:
         return min(wide, FIXED_PARTS) if tiles < 288 and places >= FEW_PLACES else 0
-    return min(processors // tiles * wide, MOST_WIDE_PARTS)
+    parts: int = min(processors // tiles * wide, MOST_WIDE_PARTS)
+    return parts
 
 
 def as_it_is(x: Any, w: Any, transposed: Any, groups: Any) -> bool:

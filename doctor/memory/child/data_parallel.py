@@ -37,13 +37,13 @@ class DataParallel:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._tracker = tracker
         self._views = bool(given.get("gradient_as_bucket_view"))
-        self._static = bool(given.get("static_graph"))
-        unused = bool(given.get("find_unused_parameters")) and not self._static
+        static = bool(given.get("static_graph"))
+        unused = bool(given.get("find_unused_parameters")) and not static
         cap = int(float(given["bucket_cap_mb"]) * (1 << 20)) if given.get("bucket_cap_mb") else BUCKET
         self._limits = [cap if given.get("bucket_cap_mb") else FIRST_BUCKET, cap]
         self._ready: list[Any] = []
         self._rebuilt = unused  # torch lays buckets out anew only where it expects every gradient
-        self._sync, self._first = True, True
+        self._sync, self._learning, self._queued = True, static, False
         self._buckets: list[Any] = []
         self._places: dict[int, Any] = {}
         self._lay_out(self._parameters, self._limits if unused else [sys.maxsize])
@@ -71,14 +71,16 @@ class DataParallel:
     def _came(self, parameter: Any) -> None:
         if not self._sync:
             return
-        if self._static and self._first:
-            self._first = False  # what takes part is learned first; all gradients are copied at the end
-            torch.autograd.Variable._execution_engine.queue_callback(self._all)
-        elif not self._static or not self._first:
+        if not self._learning:
             self._copy(parameter)
             self._ready.append(parameter)
+        elif not self._queued:
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._all)
 
     def _all(self) -> None:
+        """The first iteration of a static graph learns what takes part: all are copied at its end."""
+        self._learning = False
         for p in self._parameters:
             if p.grad is not None:
                 self._copy(p)

@@ -123,7 +123,7 @@ class Kernels:
 
 def _dims(args: Any, kwargs: Any) -> Any:
     """The dimensions that a call reduces; None for all."""
-    dims = next((a for a in args if isinstance(a, (list, tuple))), None)
+    dims: Any = next((a for a in args if isinstance(a, (list, tuple))), None)
     if dims is None:
         dims = kwargs.get("dim")
     if dims is None and args and type(args[0]) is int:

@@ -89,10 +89,18 @@ def main(path: str) -> None:
 
 def _works() -> dict[str, Any]:
     """What a job can ask for; each has `run`, `events` and a `tracker` or None."""
+    from .calibrating import Calibrating
     from .measuring import Look, Measurement
     from .replay import Replay
+    from .sizing import Sizing
 
-    return {"replay": Replay, "measure": Measurement, "look": Look}
+    return {
+        "replay": Replay,
+        "measure": Measurement,
+        "look": Look,
+        "calibrate": Calibrating,
+        "size": Sizing,
+    }
 
 
 def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:

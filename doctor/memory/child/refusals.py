@@ -40,11 +40,11 @@ def watch(device: str) -> None:
     dist.distributed_c10d.init_process_group = _nothing
     _meshes(device)
     _compiling()
-    nn.parallel.DistributedDataParallel.__init__ = _refuser(  # type: ignore[method-assign]
+    nn.parallel.DistributedDataParallel.__init__ = _refuser(
         f"the model is wrapped by DistributedDataParallel already: {PLAIN}",
         nn.parallel.DistributedDataParallel.__init__,
     )
-    experimental = importlib.import_module("torch.distributed.tensor.experimental")
+    experimental: Any = importlib.import_module("torch.distributed.tensor.experimental")
     if hasattr(experimental, "context_parallel"):
         experimental.context_parallel = _refuser(
             "context parallelism is not modelled: leave context_parallel out, with one rank's part of the "

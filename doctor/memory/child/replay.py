@@ -9,16 +9,16 @@ import torch._logging
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .building import batch_function, batch_of, model_of
+from .calibrated import CalibratedChoices, CalibratedKernels, Calibration
 from .casting import Autocast
-from .choices import Choices
 from .events import Events, write_json
 from .ground import FakeGround
-from .kernels import Kernels
 from .loading import no_network
 from .plan import Order, plan, unit_modules
+from .refusals import watch
 from .runtime import patch
 from .sharding import Sharded, dtype, start_group
-from .stepping import Loop
+from .stepping import Loop, arguments
 from .tracker import Tracker
 
 
@@ -36,6 +36,8 @@ class Replay:
         torch.manual_seed(0)
         no_network()
         stage.enter("building the model")
+        start_group(job["world_size"])
+        watch("cpu")
         model = model_of(job)
         about = plan(model, job)
         if job.get("plan_path"):
@@ -46,16 +48,16 @@ class Replay:
             return about
         made_by = batch_function(job)
         gpu = job.get("gpu") or {}
-        tracker = self.tracker = Tracker(self.events, Kernels(gpu))
+        calibration = Calibration(job)
+        tracker = self.tracker = Tracker(self.events, CalibratedKernels(gpu, calibration))
         tracker.assumed.imbalance = float(job.get("imbalance") or 1.0)
-        start_group(job["world_size"])
         stage.enter("sharding the model")
         sharded = Sharded(model, job, FakeGround(tracker))
         patch(tracker, bool(job.get("offload")))
         sharded.on_meta()
         tracker.where.name(model)
         tracker.where.install()
-        Choices(gpu).install()
+        CalibratedChoices(gpu, calibration).install()
         if job.get("autocast"):
             Autocast(dtype(job["autocast"])).install()
         with FakeTensorMode(allow_non_fake_inputs=True), tracker:
@@ -70,7 +72,12 @@ class Replay:
                 stage.enter(f"step {i + 1}")
                 self.events.mark(f"step {i + 1}")
                 loop.step()
-        return {**about, "order": order.entered, "assumed": tracker.assumed.listed()}
+        return {
+            **about,
+            "order": order.entered,
+            "assumed": tracker.assumed.listed(),
+            **calibration.listed(),
+        }
 
     def _order(self, model: torch.nn.Module, order: Order) -> list[int] | None:
         """The units that a forward on meta tensors enters; None without a batch, or where it needs values."""
@@ -81,7 +88,8 @@ class Replay:
         try:
             with torch.no_grad(), torch.device("meta"):
                 batch = batch_of(self.job, batch_function(self.job), "meta")
-                model(*batch)
+                given, named = arguments(model, batch)
+                model(*given, **named)
         except Exception:
             return None
         finally:

@@ -198,9 +198,9 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
             raise
         if out is not None:
             self._outputs(func, operator, args, kwargs, out, share)
-            size = self.kernels.result(func, args, kwargs)
-            if size is not None:
-                self._widen(out, size)
+            wide = self.kernels.result(func, args, kwargs)
+            if wide is not None:
+                self._widen(out, wide)
         for stage in self.kernels.temporaries(func, args, kwargs):
             during = [self._new(size, operator + " (workspace)") for size in stage if size]
             for block in during:

@@ -132,6 +132,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
         ) from None
     from . import files, groups, libraries, sandbox, saving, steps
     from .notes import Notes
+    from .overlay import Overlay
     from .script import accelerate_environment, environment
 
     job, folder = rehearsal.job, rehearsal.folder
@@ -168,7 +169,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
     step.install()
     if job.get("accelerate") is not None:
         os.environ.update(accelerate_environment(job["accelerate"], world, local, notes))
-    overlay = files.Overlay(os.path.join(folder, "written"), folder, notes)
+    overlay = Overlay(os.path.join(folder, "written"), folder, notes)
     os.makedirs(overlay.root, exist_ok=True)
     why = sandbox.confine(folder)
     if why is not None:

@@ -161,52 +161,6 @@ def _default_device() -> None:
     context.__init__ = init
 
 
-def _generators() -> None:
-    """A generator of the GPU is one of the host: what it draws is not looked at."""
-    base: Any = torch.Generator
-
-    class Kind(type(base)):  # type: ignore[misc]
-        def __instancecheck__(cls, value: object) -> bool:
-            return type.__instancecheck__(base, value)
-
-    class Generator(base, metaclass=Kind):  # type: ignore[misc]
-        def __new__(cls, device: Any = "cpu") -> Any:
-            host = translated(torch.device(device)) == GPU
-            return base.__new__(base, device="cpu" if host else device)
-
-    module: Any = torch
-    module.Generator = Generator
-
-
-def _operands() -> None:
-    """Scalars of the host may go with tensors on the GPU; ones of the GPU are no scalars of the host."""
-    fake: Any = FakeTensor
-    usual = fake._find_common_device
-
-    def common(func: Any, flat_args: Any) -> Any:
-        gpu = other = False
-        for arg in flat_args:
-            if isinstance(arg, fake):
-                gpu = gpu or arg.fake_device == GPU
-                other = other or (arg.fake_device != GPU and arg.dim() > 0)
-        return (GPU, False) if gpu and not other else usual(func, flat_args)
-
-    fake._find_common_device = staticmethod(common)
-
-
-def _default_device() -> None:
-    """`with torch.device("cuda")` and set_default_device add the device to every constructor."""
-    import torch.utils._device as module
-
-    context: Any = module.DeviceContext
-    begin = context.__init__
-
-    def init(self: Any, device: Any) -> None:
-        begin(self, translated(torch.device(device)))
-
-    context.__init__ = init
-
-
 def _reading(tracker: DeviceTracker) -> None:
     """What the script and its libraries see of a tensor; torch's own code sees `cpu:0`."""
     base: Any = torch._C.TensorBase
