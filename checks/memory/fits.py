@@ -49,7 +49,7 @@ def does_not_fit(facts: Facts, options: Options) -> Iterator[Finding]:
         yield fail(
             f"needs {size(f.needed)} per GPU (allocated {size(f.allocated)}); {moment(f)}",
             f"at most {size(f.capacity)} ({f.gpu})",
-            fix=Fix(_advice(answer, f)),
+            fix=Fix(_advice(answer, f), "fsdp-doctor dryrun … --advise"),
         )
     elif f.device > f.capacity:
         yield warn(
@@ -65,7 +65,7 @@ def does_not_fit(facts: Facts, options: Options) -> Iterator[Finding]:
         yield warn(
             f"needs {size(f.needed)} of {size(f.capacity)}; {moment(f)}",
             f"below {TIGHT:.0%} of the GPU",
-            fix=Fix(_advice(answer, f)),
+            fix=Fix(_advice(answer, f), "fsdp-doctor dryrun … --advise"),
             confidence=Confidence.MEDIUM,
         )
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_doctor.cli import dryrun_calibration, dryrun_gpu, dryrun_gpu_text
+from fsdp_doctor.cli import dryrun_advice, dryrun_advice_text, dryrun_calibration, dryrun_gpu, dryrun_gpu_text
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.cli.dryrun_options import gpu_of, job_of, job_options
 from fsdp_doctor.cli.dryrun_text import render as figures_text
@@ -24,10 +24,12 @@ from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.findings import Report, Result
+from fsdp_doctor.memory.advice.advise import Base
 from fsdp_doctor.memory.answers import forecast
-from fsdp_doctor.memory.calibrate import with_table
+from fsdp_doctor.memory.calibrate import fields, with_table
 from fsdp_doctor.memory.calibration import Table
 from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.many import Machine
 from fsdp_doctor.memory.plan import unit_plan
 from fsdp_doctor.memory.replay import Replay, ReplayError
 from fsdp_doctor.memory.report_data import data, plan_data
@@ -36,14 +38,17 @@ from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.memory import MemoryAnswer, ReplayProblem
 from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
 from fsdp_doctor.subjects.unit_plan import UnitPlan
-from fsdp_doctor.tables.gpu_memory import DEFAULT_SM, GIB, Product
+from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS, DEFAULT_SM, GIB, PROCESSORS, Product
 
 FAMILIES = ("MEM", "WRP")
+ENDING = 1.0
+"""Seconds kept for the report."""
 
 
 @click.command("dryrun", short_help="Predict a configuration's GPU memory, without a GPU.")
 @common("text", "json", "junit", "github", judging=True)
 @job_options
+@dryrun_advice.advice_options
 @dryrun_gpu.gpu_options
 @dryrun_calibration.calibration_options
 @click.option("--python", metavar="EXE", help="The Python that training uses, where it is another one.")
@@ -58,6 +63,7 @@ def command(settings: Settings, **own: object) -> int:
     assert isinstance(began, float)
     started = now()
     job, gpu = job_of(own), gpu_of(own)
+    dryrun_advice.check_options(own, gpu is not None)
     python = interpreter(str(own["python"])) if own["python"] is not None else sys.executable
     hand, on_gpu = dryrun_gpu.Hand(None, ""), bool(own["on_gpu"]) and not job.plan_only
     calibrating, named = bool(own["calibrate"]) and not job.plan_only, own["calibration"]
@@ -84,8 +90,13 @@ def command(settings: Settings, **own: object) -> int:
             deadline=_left(settings, began),
         )
         told["measured"] = dryrun_gpu_text.data(measured.value) if isinstance(measured, Known) else None
+    extra = dryrun_advice.Extra()
     if answer.forecast is not None:
         told["calibration"] = dryrun_calibration.data(tables)
+        if plan is not None:
+            base = Base(job, plan, answer.forecast, gpu)
+            extra = dryrun_advice.extra(base, _machine(base, python, tables.table, settings, began), own)
+            told.update(dryrun_advice_text.data(extra))
     facts = Facts(
         {
             MemoryAnswer: Unknown("only the plan was asked for", "leave out --plan-only", absent=True)
@@ -104,7 +115,11 @@ def command(settings: Settings, **own: object) -> int:
         started=started,
         seconds=time.monotonic() - began,
         data=told,
-        unjudged=(*dryrun_gpu.unjudged(on_gpu, measured), *dryrun_calibration.unjudged(tables)),
+        unjudged=(
+            *dryrun_gpu.unjudged(on_gpu, measured),
+            *dryrun_calibration.unjudged(tables),
+            *extra.unjudged,
+        ),
         strict=settings.strict,
     )
     text = rendered(report, settings)
@@ -113,6 +128,7 @@ def command(settings: Settings, **own: object) -> int:
     if settings.format == "text" and plan is not None:
         text = units_text(plan, settings.style()) + text
         if answer.forecast is not None:
+            text = dryrun_advice_text.render(extra, settings.style()) + text
             text = dryrun_calibration.render(tables, settings.style()) + text
             text = figures_text(answer.forecast, plan, settings.style()) + text
     settings.deliver(text, f"{report.verdict.value}: {counts_words(report)}")
@@ -152,7 +168,8 @@ def ask(
 
     try:
         sm = gpu.sm if gpu is not None else DEFAULT_SM
-        done = with_table(job, table, sm=sm, python=python, deadline=deadline)
+        processors = gpu.processors if gpu is not None else None
+        done = with_table(job, table, sm=sm, processors=processors, python=python, deadline=deadline)
     except ReplayError as error:
         file, _, line = error.place.rpartition(":")
         problem = ReplayProblem(
@@ -172,6 +189,14 @@ def ask(
     told["torch"], told["replay_seconds"] = done.about.get("torch"), done.about.get("seconds")
     told["replay_rss_bytes"] = done.about.get("rss_bytes")
     return Asked(answer(forecast=found), plan, told, done)
+
+
+def _machine(base: Base, python: str, table: Table | None, settings: Settings, began: float) -> Machine:
+    """Where further replays run: for the same GPU and with the same measured entries."""
+    sm = base.gpu.sm if base.gpu is not None else DEFAULT_SM
+    processors = base.gpu.processors if base.gpu is not None else PROCESSORS.get(sm, DEFAULT_PROCESSORS)
+    until = None if settings.deadline is None else began + settings.deadline - ENDING
+    return Machine(python, {"sm": sm, "processors": processors}, fields(table, sm), until)
 
 
 def _left(settings: Settings, began: float) -> float | None:

@@ -53,13 +53,22 @@ def watch(sm: int) -> dict[str, object]:
 
 
 def with_table(
-    job: Job, table: Table | None, *, sm: int, python: str = sys.executable, deadline: float | None = None
+    job: Job,
+    table: Table | None,
+    *,
+    sm: int,
+    processors: int | None = None,
+    python: str = sys.executable,
+    deadline: float | None = None,
 ) -> Replay:
     """A replay that takes measured entries where it has them. Raises `ReplayError`."""
-    if table is None:
-        return replay(job, sm=sm, python=python, deadline=deadline)
-    more = {"watch": watch(sm), "calibration": table.for_child()}
-    return replay(job, sm=sm, python=python, deadline=deadline, more=more)
+    more = fields(table, sm)
+    return replay(job, sm=sm, processors=processors, python=python, deadline=deadline, more=more)
+
+
+def fields(table: Table | None, sm: int) -> dict[str, object]:
+    """What a job's description needs for a replay to take measured entries."""
+    return {} if table is None else {"watch": watch(sm), "calibration": table.for_child()}
 
 
 @dataclass(slots=True)

@@ -163,7 +163,8 @@ def words(before: Work, after: Work) -> str:
 def basis(gpu: Product | None) -> str:
     """What the estimates stand on."""
     ring = f"{_ring(gpu) / 1e9:.0f} GB/s inside a node"
-    name = gpu.name if gpu is not None else "an A100's rate"
+    known = gpu is not None and any(re.search(r.pattern, gpu.name) for r in COMPUTE_RATES)
+    name = f"the rate of {gpu.name}" if gpu is not None and known else "an A100's rate"
     return (
         f"slowdowns are estimates: FLOPs of one forward at {name}, bytes counted from the plan, {ring}, "
         f"{costs.NETWORK_GBPS:.0f} GB/s per rank between nodes, communication behind compute"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-ROUNDS = 14
+ROUNDS = 32
 AFFINE_ROUNDS = 5
 """Rounds after which halving takes over from the straight line."""
+FLAT = 256
+"""Times the first value: where nothing more is needed there, it has no influence."""
 MOST = 1 << 24
 """Values are not tried beyond."""
 
@@ -46,23 +48,36 @@ def largest(measure: Measure, start: Point, capacity: int, step: int = 1) -> Fou
     for round_ in range(ROUNDS):
         low, high = _bracket(points, capacity)
         if high is not None and high - (low or 0) <= step:
-            return Found(low or 0, points[high], _sorted(points), True)
+            break
         if low is not None and low >= MOST:
             why = f"{MOST} still fits"
             break
-        guesses = [g for g in _guesses(points, capacity, step, low, high, round_) if g not in points]
-        if not guesses:
+        if high is None and low is not None and _is_flat(points, low):
             why = "what it needs does not grow with it"
             break
+        wanted = _guesses(points, capacity, step, low, high, round_)
+        guesses = [g for g in wanted if g not in points] or [_halfway(step, low, high)]
         fresh = {v: p for v, p in measure(guesses).items() if v in guesses}
         points.update(fresh)
         if not fresh:
             why = "time ended"
             break
-    else:
-        why = f"not settled by {len(points)} replays"
     low, high = _bracket(points, capacity)
-    return Found(low, points[high] if high is not None else None, _sorted(points), False, why)
+    after = points[high] if high is not None else None
+    if high is not None and high - (low or 0) <= step:
+        return Found(low or 0, after, _sorted(points), True)
+    return Found(low, after, _sorted(points), False, why or f"not settled by {len(points)} replays")
+
+
+def _is_flat(points: Mapping[int, Point], low: int) -> bool:
+    """Whether much larger values need no more than the smallest one."""
+    first = points[min(points)]
+    return low >= FLAT * first.value and (points[low].needed or 0) <= (first.needed or 0)
+
+
+def _halfway(step: int, low: int | None, high: int | None) -> int:
+    """The middle of the bracket; twice as much where it has no upper end."""
+    return _multiple(2 * (low or step) if high is None else ((low or 0) + high) / 2, step, low, high)
 
 
 def _bracket(points: Mapping[int, Point], capacity: int) -> tuple[int | None, int | None]:
@@ -82,11 +97,11 @@ def _guesses(
     points: Mapping[int, Point], capacity: int, step: int, low: int | None, high: int | None, round_: int
 ) -> list[int]:
     """Neighbours of where the line through the nearest points crosses the capacity."""
-    if round_ >= AFFINE_ROUNDS and high is not None:
-        return [_multiple(((low or 0) + high) / 2, step, low, high)]
+    if high is not None and (round_ >= AFFINE_ROUNDS or points[high].needed is None):
+        return [_halfway(step, low, high)]
     known = sorted((v, p.needed) for v, p in points.items() if p.needed is not None)
     if not known:
-        return [_multiple((high or step) / 2, step, low, high)]
+        return []
     if len(known) == 1:
         value, needed = known[0]
         ratio = value * capacity / max(1, needed)
@@ -95,7 +110,7 @@ def _guesses(
         return sorted({_multiple(far, step, low, high), _multiple(near, step, low, high)})
     (a, x), (b, y) = _nearest(known, capacity)
     if y <= x:
-        return [] if high is None else [_multiple(((low or 0) + high) / 2, step, low, high)]
+        return []
     crossing = min(a + (capacity - x) * (b - a) / (y - x), MOST, 64.0 * known[-1][0])
     first = _multiple(crossing, step, low, high)
     second = _multiple(first + step, step, low, high)
