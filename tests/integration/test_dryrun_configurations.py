@@ -119,7 +119,7 @@ def test_shards_gradients_and_states(of: type[Replayed], api: str) -> None:
 
 
 def test_what_the_optimizer_takes_for_its_step(of: type[Replayed]) -> None:
-    assert of("fsdp2 fused").last.opt_peak == 4 * S + BATCH
+    assert of("fsdp2 fused").last.opt_peak == 4 * S + 6 * 512 + BATCH  # its six counters are on the GPU
     assert 2 * SHARD <= of("fsdp2 loop").last.opt_peak - 4 * S - BATCH <= 3 * SHARD  # of one matrix at a time
 
 
