@@ -14,6 +14,8 @@ pytest.importorskip("torch")
 
 OFF = {"llama-fsdp1-w8-b1-loop": 3 << 20, "llama-fsdp2-w8-fp32": 16384}
 """Bytes by which two cases differ: the first varied by 512 KiB between two measurements on one GPU."""
+LEFT = {"resnet-autocast-ddp": 0.002}
+"""Part by which one case differs after backward: which buckets of DDP are still there depends on timing."""
 LLAMA = [(c, t) for c, t in truth("shared") if str(c["id"]).startswith("llama")]
 OTHERS = ("moe-fsdp2-w64", "conv-fsdp2-w8", "vit-fsdp2-w8", "gpt-fsdp2-w64-int8", "lora-fsdp1-w8")
 MORE = [(c, t) for c, t in truth("more") if c["id"] in OTHERS]
@@ -67,7 +69,7 @@ def test_other_families_within_half_a_per_cent(
     found, last = replayed[str(case["id"])], measured["steps"][-1]  # type: ignore[index]
     peak = max(found.fwd_bwd_peak, found.opt_peak)
     assert peak == pytest.approx(measured["peak"], rel=0.005)
-    assert found.after_backward == pytest.approx(last["after_backward"], rel=0.001)
+    assert found.after_backward == pytest.approx(last["after_backward"], rel=LEFT.get(str(case["id"]), 0.001))
 
 
 REFUSED = {"two_tower-fsdp2", "two_tower-fsdp1", "video-fsdp2", "resnet-fsdp2"}

@@ -56,7 +56,7 @@ def test_the_forecast_follows_from_the_measured_collectives() -> None:
     whole = step["full_shard"]
     assert whole["compute"] == pytest.approx(compute)
     # What was measured twice, because a rank was suspected, counts with the faster of both.
-    assert 0 < step["hides_from_tokens"]["forward"] <= 1.01 * gather * 1e9 / 2e6
+    assert 0 < step["hides_from_tokens"]["forward"] <= 1.01 * gather * 1e9 / 2e6 + 0.05  # it is rounded
     assert whole["seconds"] == pytest.approx(whole["compute"] + whole["exposed"])
     assert step["inputs"]["reduce_dtype"] == "float32" and step["inputs"]["units"] == 8
     (result,) = [r for r in json.loads(done.stdout)["results"] if r["code"] == "PRB030"]

@@ -58,6 +58,8 @@ class Kernels:
             "_softmax_backward_data": _softmax_backward,
             "_grouped_mm": _grouped_mm,
             "native_batch_norm_backward": _batch_norm_backward,
+            "native_group_norm": _group_norm,
+            "native_group_norm_backward": _group_norm_backward,
             "_index_put_impl_": _index_put,
             "index_put_": _index_put,
             "index_put": _index_put,
@@ -89,14 +91,16 @@ class Kernels:
         found = rule(*args, **kwargs)
         return found if found and isinstance(found[0], tuple) else (found,)
 
-    def result(self, func: Any, args: Any, kwargs: Any) -> int | None:
-        """Bytes of a result's storage where it is larger than the result.
+    def results(self, func: Any, args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+        """Results whose storage on a GPU is larger, with its bytes.
 
-        These losses lay out their elements first and then make the same storage a scalar.
+        Losses lay out their elements first and then make the same storage a scalar. Statistics of a layer
+        norm are float32, which the CPU keeps in the input's type.
         """
         if func in (aten.mse_loss.default, aten.smooth_l1_loss.default) and _reduces(args, kwargs):
-            return nbytes(args[0])
-        return None
+            yield out, nbytes(args[0])
+        if func is aten.native_layer_norm.default:
+            yield from ((t, t.numel() * 4) for t in out[1:] if t.dtype in HALF)
 
     def _loss(self, x: Any, target: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
         """The elements' losses before they are reduced."""
@@ -119,6 +123,18 @@ class Kernels:
         made = buffers(x, dims, self.processors, ACCUMULATORS.get(dtype, 4))
         widened = dtype != x.dtype and not (x.dtype in HALF and dtype == torch.float32)
         return (x.numel() * dtype.itemsize, *made) if widened else made
+
+
+def _group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, *_: Any) -> Sequence[int]:
+    """Scale and shift of each channel of each sample, in float32 (group_norm_kernel.cu)."""
+    return (4 * n * c, 4 * n * c)
+
+
+def _group_norm_backward(
+    grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, group: int, *_: Any
+) -> Sequence[int]:
+    """Two sums and a factor per channel of each sample, two per group, in float32."""
+    return (4 * n * c, 4 * n * c, 4 * n * c, 4 * n * group, 4 * n * group)
 
 
 def _dims(args: Any, kwargs: Any) -> Any:

@@ -198,9 +198,8 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
             raise
         if out is not None:
             self._outputs(func, operator, args, kwargs, out, share)
-            wide = self.kernels.result(func, args, kwargs)
-            if wide is not None:
-                self._widen(out, wide)
+            for result, size in self.kernels.results(func, args, kwargs, out):
+                self._widen(result, size, operator)
         for stage in self.kernels.temporaries(func, args, kwargs):
             during = [self._new(size, operator + " (workspace)") for size in stage if size]
             for block in during:
@@ -221,12 +220,12 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
             if tensor.device.type == "cpu" and not isinstance(tensor, DTensor):
                 self.watch(tensor.untyped_storage(), operator, share, host)
 
-    def _widen(self, out: torch.Tensor, size: int) -> None:
+    def _widen(self, out: torch.Tensor, size: int, operator: str) -> None:
         """A result whose storage is larger than the result."""
         entry = self.live.get(out.untyped_storage()._cdata)
         if entry is not None and not entry.host and entry.block >= 0:
             self._drop(entry.block)
-            entry.block = self._new(size, "aten::loss")
+            entry.block = self._new(size, operator)
 
     def _left_operand(self, args: Any) -> tuple[int | None, Any]:
         """The block that the engine would add into, if this is one of its sums of gradients.
