@@ -21,6 +21,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the marks of plugins that may be missing: their tests then run once, and for as long as they take."""
+    for mark in ("flaky: tried again (pytest-rerunfailures)", "timeout: has a limit (pytest-timeout)"):
+        config.addinivalue_line("markers", mark)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of real processes a second and a third look, each reported."""
     for item in items:
