@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.findings import Confidence, Evidence, Finding, Fix, Row, Status, Subject
-from fsdp_doctor.subjects.incident import CONTEXT, VICTIM, Conclusion, Diagnosis, Hit, Incident
+from fsdp_doctor.subjects.diagnosis import Conclusion, Diagnosis
+from fsdp_doctor.subjects.incident import CONTEXT, VICTIM, Hit, Incident
 from fsdp_doctor.tables.log_conclusions import MEMORY_SNAPSHOT
 
 SHOWN = 6

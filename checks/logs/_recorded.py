@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_doctor.findings import Confidence, Evidence, Finding, Fix, Status, Subject, skip
+from fsdp_doctor.subjects.diagnosis import Diagnosis
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.flight import FlightConclusion, FlightVerdict
-from fsdp_doctor.subjects.incident import Diagnosis
 from fsdp_doctor.tables.recorder_causes import CAUSES
 
 SHOWN = 8

@@ -8,8 +8,9 @@ from fsdp_doctor.checks.logs._judging import judge, snapshots
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import CheckSpec, Documentation, Judge
 from fsdp_doctor.findings import Finding
+from fsdp_doctor.subjects.diagnosis import Diagnosis
 from fsdp_doctor.subjects.fact import Facts
-from fsdp_doctor.subjects.incident import Diagnosis, Incident
+from fsdp_doctor.subjects.incident import Incident
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, MEMORY_SNAPSHOT, ConclusionKind
 
 

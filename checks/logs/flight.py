@@ -8,9 +8,9 @@ from fsdp_doctor.checks.logs._recorded import findings, fix_of, of
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Confidence, Finding, Row, Subject, warn
+from fsdp_doctor.subjects.diagnosis import Diagnosis
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.flight import FlightVerdict
-from fsdp_doctor.subjects.incident import Diagnosis
 
 
 @check("LOG900", Row.NCCL, needs=(FlightVerdict,), uses=(Diagnosis,), tags=("logs", "flight"))

@@ -27,9 +27,10 @@ from fsdp_doctor.engine.runner import run_checks
 from fsdp_doctor.engine.suppress import suppress
 from fsdp_doctor.findings import Report, Result
 from fsdp_doctor.report.describe import counts_words
+from fsdp_doctor.subjects.diagnosis import Diagnosis
 from fsdp_doctor.subjects.fact import Facts, Known
 from fsdp_doctor.subjects.flight import FlightVerdict
-from fsdp_doctor.subjects.incident import Diagnosis, Incident
+from fsdp_doctor.subjects.incident import Incident
 
 if TYPE_CHECKING:
     from fsdp_doctor.diagnosis.session import Read

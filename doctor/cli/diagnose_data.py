@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from fsdp_doctor.diagnosis.summary import clock
-from fsdp_doctor.subjects.incident import Conclusion, Diagnosis, Incident, OomReport, Proof
+from fsdp_doctor.subjects.diagnosis import Conclusion, Diagnosis, Proof
+from fsdp_doctor.subjects.incident import Incident, OomReport
 
 MAX_RANKS = 4096
 MAX_INPUTS = 500

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from fsdp_doctor.subjects.incident import CONTEXT, Conclusion, Incident, RankState
+from fsdp_doctor.subjects.diagnosis import Conclusion, RankState
+from fsdp_doctor.subjects.incident import CONTEXT, Incident
 
 EVENTS = 60
 QUOTED = 200

@@ -8,13 +8,14 @@ from importlib import import_module
 from fsdp_doctor.facts.source import Source
 from fsdp_doctor.subjects.checkpoint_cost import CostPlan
 from fsdp_doctor.subjects.checkpoint_run import RunFolder
+from fsdp_doctor.subjects.diagnosis import Diagnosis
 from fsdp_doctor.subjects.environment import Environment
 from fsdp_doctor.subjects.fabric import Fabric
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.flight import FlightVerdict
 from fsdp_doctor.subjects.gpu import Driver, Gpus
 from fsdp_doctor.subjects.host import Host
-from fsdp_doctor.subjects.incident import Diagnosis, Incident
+from fsdp_doctor.subjects.incident import Incident
 from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.loading import Loading

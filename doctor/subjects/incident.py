@@ -1,8 +1,6 @@
-"""What a failed job left behind, and what it amounts to.
+"""What a failed job left behind: lines that a signature knows, exits, stacks, steps and who should be there.
 
-An `Incident` holds the evidence: lines that a signature knows, ranks, exits, stacks, kernel events and what
-the Flight Recorder says. A `Diagnosis` holds the conclusions that `fsdp_doctor.diagnosis.culprit` draws
-from one; checks turn those into findings and the command prints them.
+The conclusions that are drawn from it are a `Diagnosis` (`fsdp_doctor.subjects.diagnosis`).
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fsdp_doctor.subjects.accounting import Account
+from fsdp_doctor.subjects.diagnosis import Conclusion
 from fsdp_doctor.subjects.memory_snapshot import MemorySnapshot
 from fsdp_doctor.subjects.ras import RasReport
 
@@ -21,17 +20,6 @@ VICTIM = "victim"
 CONTEXT = "context"
 KINDS = (ROOT, LIKELY, CONFIRMS, VICTIM, CONTEXT)
 """What a line is to the cause: the cause itself, likely it, a pointer to it, a consequence, or neither."""
-
-FAILED = "failed"
-WAITING = "waiting"
-SILENT = "silent"
-KILLED = "killed"
-STOPPED = "stopped"
-FINISHED = "finished"
-RUNNING = "running"
-STATES = (FAILED, WAITING, SILENT, KILLED, STOPPED, FINISHED, RUNNING)
-"""Of a rank: own error; waited for others; said nothing while others waited; killed by a signal from
-outside; stopped by the launcher; ended well; running when its log ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,85 +240,3 @@ class Incident:
     """File -> seconds that were added to its clock to agree with the others."""
     truncated: bool = False
     """The deadline came, or a limit was met, before all was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """A line that proves or supports a conclusion."""
-
-    file: str
-    line: int
-    rank: int | None
-    time: float | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What to do: words, and a command that a user can paste."""
-
-    text: str
-    command: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Conclusion:
-    """One cause, with the ranks at fault and those that only suffered."""
-
-    code: str
-    title: str
-    row: str | None
-    """A row of the failure table by its name, None outside it."""
-    confidence: str
-    """high, medium or low. Low with a title that begins "cannot tell" names no culprit."""
-    why: str = ""
-    """How this is known and what it does to the job, in one or two sentences."""
-    culprits: tuple[int, ...] = ()
-    host: str | None = None
-    device: str | None = None
-    victims: tuple[int, ...] = ()
-    evidence: tuple[Proof, ...] = ()
-    fixes: tuple[Remedy, ...] = ()
-    alternatives: tuple[str, ...] = ()
-    """What else could be so, or what was ruled out."""
-    record_next: tuple[str, ...] = ()
-    """What would decide it next time."""
-    explained: tuple[str, ...] = ()
-    """Codes of signatures whose hits this conclusion explains."""
-    attempt: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RankState:
-    """Where one rank was at the end."""
-
-    rank: int
-    state: str
-    """One of `STATES`."""
-    last_seen: float | None = None
-    last_line: str = ""
-    step: int | None = None
-    collective: str = ""
-    """The last one that is known of it, such as "_ALLGATHER_BASE #20911"."""
-    first_error: str = ""
-    exit: int | None = None
-    host: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The conclusions, the likeliest first; none for a healthy log."""
-
-    conclusions: tuple[Conclusion, ...] = ()
-    ranks: tuple[RankState, ...] = ()
-    summary: str = ""
-    """One paragraph to paste into an issue."""
-    timeline: tuple[str, ...] = ()
-    """One line per event, in order."""
-    notes: tuple[str, ...] = ()
-    """What was inferred, what could not be read."""
-
-    @property
-    def cause(self) -> Conclusion | None:
-        """The likeliest conclusion."""
-        return self.conclusions[0] if self.conclusions else None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
 from fsdp_doctor.diagnosis.culprit.words_outside import NODE_DOWN, TIME_UP
 from fsdp_doctor.subjects.accounting import Account
-from fsdp_doctor.subjects.incident import Conclusion, Proof, Remedy
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_signatures import SIGNATURES
 

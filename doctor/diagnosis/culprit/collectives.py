@@ -18,7 +18,8 @@ from fsdp_doctor.diagnosis.culprit.view import (
     rank_words,
     unique_proofs,
 )
-from fsdp_doctor.subjects.incident import Conclusion, Hit, Proof, Remedy
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
+from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
 

@@ -19,7 +19,8 @@ from fsdp_doctor.diagnosis.culprit import (
 from fsdp_doctor.diagnosis.culprit.states import rank_states
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, proof, rank_words, unique_proofs
 from fsdp_doctor.diagnosis.summary import summary, timeline
-from fsdp_doctor.subjects.incident import Conclusion, Diagnosis, Incident, Remedy
+from fsdp_doctor.subjects.diagnosis import Conclusion, Diagnosis, Remedy
+from fsdp_doctor.subjects.incident import Incident
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fsdp_doctor.diagnosis import snapshot_words as snapshots
 from fsdp_doctor.diagnosis.culprit.view import MAX_PROOFS, Candidate, View, derived, unique_proofs
 from fsdp_doctor.diagnosis.oom import OOM_CODES, words
-from fsdp_doctor.subjects.incident import Conclusion, Proof, Remedy
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.subjects.memory_snapshot import MemorySnapshot
 from fsdp_doctor.tables import log_conclusions as codes
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
-from fsdp_doctor.subjects.incident import Proof, StepPoint
+from fsdp_doctor.subjects.diagnosis import Proof
+from fsdp_doctor.subjects.incident import StepPoint
 from fsdp_doctor.tables import log_conclusions as codes
 
 RATIO = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
-from fsdp_doctor.subjects.incident import Conclusion, Proof
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof
 from fsdp_doctor.subjects.ras import COUNTS, DEAD, SILENT, RasRank, RasReport, RasTrouble
 from fsdp_doctor.tables import log_conclusions as codes
 

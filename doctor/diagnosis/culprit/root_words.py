@@ -12,7 +12,8 @@ from fsdp_doctor.diagnosis.culprit.view import View, proof, rank_words, unique_p
 from fsdp_doctor.diagnosis.culprit.wording import particulars
 from fsdp_doctor.diagnosis.culprit.words import Words, capital
 from fsdp_doctor.findings import Row
-from fsdp_doctor.subjects.incident import Conclusion, Hit, Proof, Remedy
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
+from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import Scope, Signature
 

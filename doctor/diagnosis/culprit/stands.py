@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
 from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
-from fsdp_doctor.subjects.incident import Conclusion, Frame, Proof, RecorderConclusion, ThreadStack
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof
+from fsdp_doctor.subjects.incident import Frame, RecorderConclusion, ThreadStack
 from fsdp_doctor.tables import log_conclusions as codes
 
 COLLECTIVE = re.compile(

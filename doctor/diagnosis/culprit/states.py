@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdp_doctor.subjects.incident import (
+from fsdp_doctor.subjects.diagnosis import (
     FAILED,
     FINISHED,
     KILLED,
-    LIKELY,
-    ROOT,
     RUNNING,
     SILENT,
     STOPPED,
-    VICTIM,
     WAITING,
     Conclusion,
-    Hit,
-    Incident,
     RankState,
 )
+from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Hit, Incident
 
 MOST = 4096
 

@@ -7,18 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.subjects.incident import (
-    VICTIM,
-    Conclusion,
-    Exit,
-    Frame,
-    Hit,
-    Incident,
-    LastLine,
-    Proof,
-    Remedy,
-    StepPoint,
-)
+from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
+from fsdp_doctor.subjects.incident import VICTIM, Exit, Frame, Hit, Incident, LastLine, StepPoint
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
 from fsdp_doctor.tables.log_signatures import SIGNATURES
 

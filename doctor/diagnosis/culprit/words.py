@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fsdp_doctor.subjects.incident import Remedy
+from fsdp_doctor.subjects.diagnosis import Remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from fsdp_doctor.diagnosis.culprit.blame import listed_by_checkpoint
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import Words
-from fsdp_doctor.subjects.incident import Hit, Remedy
+from fsdp_doctor.subjects.diagnosis import Remedy
+from fsdp_doctor.subjects.incident import Hit
 
 PREFIXES = (
     "_fsdp_wrapped_module.",

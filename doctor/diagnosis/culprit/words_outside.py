@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import Words
-from fsdp_doctor.subjects.incident import Hit, Remedy
+from fsdp_doctor.subjects.diagnosis import Remedy
+from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables.log_signatures import SIGNATURES
 from fsdp_doctor.tables.xid import XIDS, Kind
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import Words, capital
-from fsdp_doctor.subjects.incident import LIKELY, ROOT, Frame, Hit, Remedy
+from fsdp_doctor.subjects.diagnosis import Remedy
+from fsdp_doctor.subjects.incident import LIKELY, ROOT, Frame, Hit
 from fsdp_doctor.tables.import_errors import PATTERNS, Cause
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fsdp_doctor.diagnosis.flight.recorded import ranks_words
 from fsdp_doctor.diagnosis.flight.sites import place
-from fsdp_doctor.subjects import incident
+from fsdp_doctor.subjects import diagnosis, incident
 from fsdp_doctor.subjects.flight import (
     CROSSED,
     FINISHED,
@@ -77,16 +77,16 @@ def recorder_conclusions(verdict: FlightVerdict) -> tuple[incident.RecorderConcl
     )
 
 
-def conclusions(verdict: FlightVerdict) -> tuple[incident.Conclusion, ...]:
+def conclusions(verdict: FlightVerdict) -> tuple[diagnosis.Conclusion, ...]:
     """The verdict as conclusions of a diagnosis that has nothing but the dumps; none for a healthy job."""
     return tuple(_conclusion(c) for c in verdict.conclusions if c.kind in CAUSES)
 
 
-def _conclusion(c: FlightConclusion) -> incident.Conclusion:
+def _conclusion(c: FlightConclusion) -> diagnosis.Conclusion:
     cause = CAUSES[c.kind]
     alternatives = c.consequences
     sure = c.kind != UNDECIDED
-    return incident.Conclusion(
+    return diagnosis.Conclusion(
         cause.code,
         title(c),
         None if cause.row is None else cause.row.value,
@@ -94,8 +94,8 @@ def _conclusion(c: FlightConclusion) -> incident.Conclusion:
         " ".join(part for part in (sentence(c.words), c.advice) if part),
         c.ranks,
         victims=c.waiting,
-        evidence=tuple(incident.Proof(file, 0, rank, None, text) for file, rank, text in c.evidence),
-        fixes=(incident.Remedy(cause.fix, cause.command),),
+        evidence=tuple(diagnosis.Proof(file, 0, rank, None, text) for file, rank, text in c.evidence),
+        fixes=(diagnosis.Remedy(cause.fix, cause.command),),
         alternatives=alternatives,
         record_next=() if sure and c.kind != NO_DUMP else RECORD_NEXT,
     )
@@ -138,7 +138,7 @@ def inputs(verdict: FlightVerdict) -> tuple[incident.Input, ...]:
     return (*read, *unread)
 
 
-def rank_states(verdict: FlightVerdict) -> tuple[incident.RankState, ...]:
+def rank_states(verdict: FlightVerdict) -> tuple[diagnosis.RankState, ...]:
     """One per rank: at fault, waiting, silent or through."""
     cause = verdict.conclusions[0] if verdict.conclusions else None
     at_fault = set(cause.ranks) if cause else set()
@@ -147,12 +147,12 @@ def rank_states(verdict: FlightVerdict) -> tuple[incident.RankState, ...]:
     for rank in verdict.world:
         last = recorded.get(rank)
         if last is None:
-            states.append(incident.RankState(rank, incident.SILENT))
+            states.append(diagnosis.RankState(rank, diagnosis.SILENT))
             continue
         waits = last.state in ("scheduled", "started") or (cause is not None and rank in cause.waiting)
-        state = incident.FAILED if rank in at_fault else incident.WAITING if waits else incident.RUNNING
+        state = diagnosis.FAILED if rank in at_fault else diagnosis.WAITING if waits else diagnosis.RUNNING
         states.append(
-            incident.RankState(
+            diagnosis.RankState(
                 rank,
                 state,
                 last.created or None,

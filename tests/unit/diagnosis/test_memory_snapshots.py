@@ -17,7 +17,8 @@ from fsdp_doctor.cli.main import run
 from fsdp_doctor.diagnosis.culprit.decide import conclude
 from fsdp_doctor.diagnosis.flight.child import dump, large_snapshot, plain
 from fsdp_doctor.diagnosis.session import incident, read
-from fsdp_doctor.subjects.incident import Diagnosis, Incident
+from fsdp_doctor.subjects.diagnosis import Diagnosis
+from fsdp_doctor.subjects.incident import Incident
 
 MIB = snapshots.MIB
 NAME = "rank2_memory_snapshot.pickle"

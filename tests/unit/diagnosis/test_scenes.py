@@ -14,7 +14,8 @@ from fixtures.logs.scenes import Scene
 from fsdp_doctor.cli.diagnose_data import data
 from fsdp_doctor.diagnosis.culprit.decide import conclude
 from fsdp_doctor.diagnosis.session import incident, read
-from fsdp_doctor.subjects.incident import Diagnosis, Incident
+from fsdp_doctor.subjects.diagnosis import Diagnosis
+from fsdp_doctor.subjects.incident import Incident
 
 LOGS = Path(__file__).parents[3] / "fixtures" / "logs"
 ROWS = {0: {"start", "wrong", None}, 1: {"nccl", "start"}, 2: {"oom"}, 3: {"slow"}, 4: {"save"}, 5: {"load"}}
