@@ -22,6 +22,7 @@ from fsdp_doctor.findings import (
 )
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryForecast
+from fsdp_doctor.subjects.memory_measured import MeasuredOom
 from fsdp_doctor.subjects.rehearsal import Rehearsal
 
 UNJUDGED = ("operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate")
@@ -68,7 +69,11 @@ def cannot_be_rehearsed(facts: Facts, options: Options) -> Iterator[Finding]:
     """
     found = facts[Rehearsal]
     problem = found.problem
-    if problem is not None:
+    if found.oom is not None:
+        yield skip(
+            f"memory ran out after {found.steps_done} of {found.steps_wanted} optimizer steps: see MEM041"
+        )
+    elif problem is not None:
         shown = problem.kind not in UNJUDGED or problem.kind == "child"
         yield Finding(
             Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
@@ -93,7 +98,8 @@ def rehearsed_job_does_not_fit(facts: Facts, options: Options) -> Iterator[Findi
     """The rehearsed job does not fit the GPU.
 
     What: Compares the highest allocated bytes of the rehearsal, before the first step included, with a margin
-        where they were not measured, the CUDA context and NCCL's buffers with the GPU's memory.
+        where they were not measured, the CUDA context and NCCL's buffers with the GPU's memory; reports where
+        memory ran out in a rehearsal on a GPU.
     Why: A model that is moved to the GPU before it is sharded, or states that appear in the second step, end
         a job that seemed to fit.
     Fix: Shard before moving, checkpoint activations, take a smaller batch, or shard over more ranks.
@@ -101,6 +107,9 @@ def rehearsed_job_does_not_fit(facts: Facts, options: Options) -> Iterator[Findi
     """
     found = facts[Rehearsal]
     f = found.forecast
+    if found.oom is not None:
+        yield _ran_out(found, found.oom)
+        return
     if f is None:
         yield skip("no optimizer step was finished")
         return
@@ -122,6 +131,31 @@ def rehearsed_job_does_not_fit(facts: Facts, options: Options) -> Iterator[Findi
         )
     else:
         yield ok(f"needs {size(f.needed)}; {f.gpu} has {size(f.capacity)}")
+
+
+def _ran_out(found: Rehearsal, oom: MeasuredOom) -> Finding:
+    """Memory ran out on the GPU of the rehearsal."""
+    where = f"{oom.phase} of {oom.stage}" if oom.stage else "preparation, before the first step"
+    figures = (
+        (oom.requested, "more were asked for"),
+        (oom.allocated, "allocated"),
+        (oom.unallocated, "kept in free blocks"),
+        (oom.free, "free"),
+    )
+    said = [f"{size(n)} {what}" for n, what in figures if n is not None]
+    problem, f = found.problem, found.forecast
+    before = "" if oom.stage or f is None else f"{_advice(f)}; "
+    return Finding(
+        Status.FAIL,
+        f"memory ran out in {where}" + (f": {', '.join(said)}" if said else f": {oom.text}"),
+        "room for every step" + (f" in {size(oom.total)}" if oom.total is not None else ""),
+        subject=Subject(file=problem.file, line=problem.line) if problem is not None else Subject(),
+        fix=Fix(
+            f"{before}{FIXES['memory']}; on fake tensors a rehearsal says what is needed, and for what",
+            "fsdp-doctor rehearse --device fake …",
+        ),
+        evidence=(Evidence("traceback", problem.trace),) if problem is not None and problem.trace else (),
+    )
 
 
 def _advice(f: MemoryForecast) -> str:

@@ -92,7 +92,8 @@ def measured(
     needed = forecast.allocated + forecast.margin
     if needed > hand.gpu.free and not force:
         return Unknown(
-            f"not started: {size(needed)} are predicted and {hand.gpu.gpu} has {size(hand.gpu.free)} free",
+            f"not started: {size(forecast.allocated)} and a margin of {size(forecast.margin)} are predicted, "
+            f"and {hand.gpu.gpu} has {size(hand.gpu.free)} of {size(hand.gpu.total)} free",
             "--force runs it all the same",
         )
     try:
@@ -101,11 +102,12 @@ def measured(
         where = f" ({error.place})" if error.place else ""
         return Unknown(f"the measurement failed: {error.text}{where}", late=error.kind == "time")
     if found.oom is not None:
-        found = replace(found, oom=_with_figures(found.oom))
+        found = replace(found, oom=with_figures(found.oom))
     return Known(found, f"rank 0 of {job.world_size} on {hand.gpu.gpu}")
 
 
-def _with_figures(oom: MeasuredOom) -> MeasuredOom:
+def with_figures(oom: MeasuredOom) -> MeasuredOom:
+    """With the bytes that torch's message names."""
     said, _ = figures(oom.text)
     return replace(
         oom,

@@ -15,6 +15,11 @@ def size(n: int) -> str:
     return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
 
 
+def _band(low: int, high: int) -> str:
+    """A range of sizes, or the one that both ends read as."""
+    return size(low) if size(low) == size(high) else f"{size(low)} to {size(high)}"
+
+
 def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
     """The figures above the findings."""
     page = Page(style)
@@ -34,7 +39,7 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
         + (f", {forecast.peak.module}" if forecast.peak.module else "")
         + ")",
         "of which " + ", ".join(f"{p.name} {size(p.bytes)}" for p in forecast.peak.parts),
-        f"reserved {size(forecast.reserved_low)} to {size(forecast.reserved_high)}, with expandable segments "
+        f"reserved {_band(forecast.reserved_low, forecast.reserved_high)}, with expandable segments "
         f"{size(forecast.reserved_expandable)}; between steps {size(forecast.steady)}",
     ]
     last = forecast.steps[-1]

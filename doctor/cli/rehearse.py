@@ -6,12 +6,14 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
 from fsdp_doctor.cli.common import Settings, common
+from fsdp_doctor.cli.dryrun_gpu import with_figures
 from fsdp_doctor.cli.dryrun_options import gpu_of
 from fsdp_doctor.cli.rehearse_text import render as figures_text
 from fsdp_doctor.cli.reporting import now, rendered
@@ -93,6 +95,8 @@ def command(
     exe = interpreter(python) if python is not None else python_of(launch)
     left = None if settings.deadline is None else max(1.0, began + settings.deadline - time.monotonic() - 1.0)
     found = conclude(job, rehearse(job, product, exe, left), product)
+    if found.oom is not None:
+        found = replace(found, oom=with_figures(found.oom))
     report = Report(
         command="rehearse",
         results=_judged(found, settings),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fsdp_doctor.subjects.memory import Assumption, MemoryForecast, ReplayProblem
+from fsdp_doctor.subjects.memory_measured import MeasuredOom
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Rehearsal:
     """Highest allocated bytes before the first forward."""
     step_seconds: tuple[float, ...] = ()
     """Seconds of each whole step, without communication; measured on a GPU only."""
+    workspaces: int = 0
+    """Bytes of cuBLAS within the allocated ones, which fake tensors have not; measured on a GPU only."""
+    oom: MeasuredOom | None = None
+    """Where memory ran out, on a GPU; the forecast is of what came before it."""
     optimizers: tuple[str, ...] = ()
     communicators: int = 0
     assumed: tuple[Assumption, ...] = ()

@@ -22,6 +22,7 @@ from fsdp_doctor.subjects.memory import (
     ReplayProblem,
     StepMemory,
 )
+from fsdp_doctor.subjects.memory_measured import MeasuredOom
 from fsdp_doctor.subjects.rehearsal import Rehearsal, Unwritten
 from fsdp_doctor.tables.gpu_memory import GIB, Product
 from fsdp_doctor.tables.gpu_overhead import taken
@@ -38,10 +39,11 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
     result = done.result
     mode = _text(result, "mode")
     wanted, taken_steps = job.steps, _int(result, "steps_done")
+    oom = _oom(result)
     found: MemoryForecast | None = None
     init_peak, seconds = 0, tuple[float, ...]()
     if mode == "gpu" and isinstance(result.get("phases"), list):
-        found, init_peak, seconds = _measured(job, result, gpu)
+        found, init_peak, seconds = _measured(job, result, gpu, oom is not None)
     elif done.events is not None and taken_steps and "rows" in result:
         found, init_peak = _followed(job, done, gpu)
     assumed = _notes(result, "assumed")
@@ -57,6 +59,8 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
         forecast=found,
         init_peak=init_peak,
         step_seconds=seconds,
+        workspaces=_int(result, "workspaces"),
+        oom=oom,
         optimizers=tuple(str(o) for o in _list(result, "optimizers")),
         communicators=_int(result, "groups"),
         assumed=assumed,
@@ -95,7 +99,7 @@ def _overhead(
 
 # ------------------------------------------------------------------------------------------ a real GPU
 def _measured(
-    job: Rehearse, result: Mapping[str, object], gpu: Product | None
+    job: Rehearse, result: Mapping[str, object], gpu: Product | None, ran_out: bool
 ) -> tuple[MemoryForecast | None, int, tuple[float, ...]]:
     """The rows of the child's meter as a forecast; allocated includes the workspaces of cuBLAS."""
     timeline: list[Moment] = []
@@ -113,11 +117,11 @@ def _measured(
         spent = row.get("seconds")
         now += spent if isinstance(spent, (int, float)) else 0.0
     found = _steps(timeline)
-    if not found:
+    if not timeline or not (found or ran_out):
         return None, max((m.peak for m in timeline), default=0), ()
     top = max(timeline, key=lambda m: m.peak)
     init = max((m.peak for m in timeline if not m.step), default=0)
-    name, capacity = _text(result, "name"), _int(result, "total")
+    name, capacity = _text(result, "name"), _int(result, "total") or None
     if gpu is not None:
         name, capacity = gpu.name, int(gpu.gib * GIB)
     overhead = _overhead(job, _int(result, "groups"), gpu, _int(result, "outside"), libraries=0)
@@ -138,7 +142,7 @@ def _measured(
             timeline=tuple(timeline),
         ),
         init,
-        tuple(b - a for a, b in zip(starts, [*starts[1:], now], strict=True)),
+        tuple(b - a for a, b in zip(starts, [*starts[1:], now], strict=True))[: -1 if ran_out else None],
     )
 
 
@@ -176,6 +180,15 @@ def _problem(done: Outcome) -> ReplayProblem | None:
     if ended in EARLY and not _int(done.result, "steps_done"):
         return ReplayProblem("early", _early(done), trace=done.said)
     return None
+
+
+def _oom(result: Mapping[str, object]) -> MeasuredOom | None:
+    """Where memory ran out; what its message says in figures is read by whoever knows its wordings."""
+    said = result.get("problem")
+    if not isinstance(said, Mapping) or _text(said, "kind") != "oom":
+        return None
+    step = _int(said, "step")
+    return MeasuredOom(_text(said, "phase"), f"step {step}" if step else "", _text(said, "text"))
 
 
 def _early(done: Outcome) -> str:

@@ -24,6 +24,7 @@ def data(found: Rehearsal) -> dict[str, object]:
         "handled": [asdict(a) for a in found.handled],
         "not_written": [asdict(u) for u in found.unwritten],
         "fits": None,
+        "oom": None if found.oom is None else asdict(found.oom),
     }
     f = found.forecast
     if f is None:
@@ -31,6 +32,7 @@ def data(found: Rehearsal) -> dict[str, object]:
     told |= {
         "peak": {
             "allocated_bytes": f.allocated,
+            "workspace_bytes": found.workspaces,
             "init_bytes": found.init_peak,
             "reserved_bytes": f.reserved_low,
             "reserved_high_bytes": f.reserved_high,
@@ -45,7 +47,7 @@ def data(found: Rehearsal) -> dict[str, object]:
         },
         "steps": [asdict(s) for s in f.steps],
         "steady_bytes": f.steady,
-        "fits": f.fits,
+        "fits": f.fits if found.oom is None else False,
         "needed_bytes": f.needed,
         "margin_bytes": f.margin,
         "overhead": {**asdict(f.overhead), "total": f.overhead.total},

@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from fsdp_doctor.cli.rehearse_text import render
 from fsdp_doctor.memory.rehearsal.answers import conclude, typical_seconds
 from fsdp_doctor.memory.rehearsal.job import Rehearse
 from fsdp_doctor.memory.rehearsal.report_data import data
 from fsdp_doctor.memory.rehearsal.run import Outcome, innermost
+from fsdp_doctor.report.style import Style
+from fsdp_doctor.subjects.memory_measured import MeasuredOom
+from fsdp_doctor.subjects.rehearsal import Rehearsal
 from fsdp_doctor.tables.gpu_memory import product
 
 JOB = Rehearse(64, 8, "train.py", None, ())
@@ -84,6 +88,63 @@ def test_the_named_gpu_is_the_one_that_has_to_hold_it() -> None:
     assert f is not None and f.capacity == 16 * GIB and not f.fits
     one = conclude(replace(JOB, world_size=1), measured(), named).forecast
     assert one is not None and one.overhead.nccl == 0 < f.overhead.nccl
+
+
+OUT = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which "
+    "3.00 GiB is free. Of the allocated memory 62.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch "
+    "but unallocated."
+)
+
+
+def ran_out(step: int, phase: str, rows: int) -> Rehearsal:
+    said = {"kind": "oom", "text": OUT, "place": "train.py:7", "phase": phase, "step": step}
+    done = measured(problem=said, ended="raised", steps_done=max(0, step - 1))
+    assert isinstance(done.result["phases"], list)
+    return conclude(JOB, Outcome({**done.result, "phases": done.result["phases"][:rows]}, None), None)
+
+
+def test_memory_that_runs_out_is_told_with_what_came_before_it() -> None:
+    found = ran_out(2, "backward", 10)
+    assert found.oom == MeasuredOom("backward", "step 2", OUT) and found.forecast is not None
+    assert len(found.step_seconds) == 1, "the step that was not finished is no step"
+    assert data(found)["fits"] is False and found.problem is not None and found.problem.line == 7
+    shown = render(found, Style())
+    assert "1 of 2 optimizer steps" in shown and "until memory ran out" in shown and "needed" not in shown
+    early = ran_out(1, "forward", 3)
+    assert early.forecast is not None and early.forecast.steps == () and early.step_seconds == ()
+    assert "peak allocated 20.00 GiB" in render(early, Style()) and "between steps" not in render(
+        early, Style()
+    )
+
+
+def test_a_measurement_reads_as_one() -> None:
+    shown = render(conclude(JOB, measured(workspaces=64 << 20), None), Style())
+    assert (
+        "of which cuBLAS workspaces 64.0 MiB" in shown
+        and "margin" not in shown
+        and " libraries 0" not in shown
+    )
+    assert "2.000 s per step without communication (the first 8.500 s)" in shown
+    assert "CUDA context and libraries 1.00 GiB" in shown and "--device fake" in shown
+
+
+def test_steps_that_are_alike_share_a_line() -> None:
+    found = conclude(JOB, measured(), None)
+    assert found.forecast is not None
+    first, second = found.forecast.steps
+    alike = replace(found, forecast=replace(found.forecast, steps=(first, second, second, second)))
+    shown = render(alike, Style())
+    assert "step 1: " in shown and "steps 2 to 4: forward and backward 14.00 GiB" in shown
+
+
+def test_a_device_that_failed_leaves_its_rows_and_the_scripts_own_error() -> None:
+    said = {"kind": "script", "text": "AcceleratorError: CUDA error", "place": "train.py:7"}
+    done = measured(problem=said, ended="raised")
+    kept = {k: v for k, v in done.result.items() if k not in ("total", "name", "outside")}
+    found = conclude(JOB, Outcome(kept, None), None)
+    assert found.problem is not None and found.problem.line == 7 and found.oom is None
+    assert found.forecast is not None and found.forecast.capacity is None
 
 
 @pytest.mark.parametrize(

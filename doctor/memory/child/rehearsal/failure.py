@@ -9,6 +9,8 @@ from ..loading import Offline, one_line
 from .notes import Refusal, library
 
 UNSUPPORTED = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
+ABSENT = "invalid device ordinal"
+ASSERTED = "CUDA error: device-side assert triggered"
 OFFLINE = ("offline", "couldn't connect", "could not connect", "Max retries", "no network")
 
 
@@ -23,7 +25,7 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
     if rehearsal.mode == "fake":
         text = text.replace("cpu:0", "cuda:0")  # which stands for it
     kind, operator, module = "script", "", ""
-    tracker = rehearsal.tracker
+    tracker, node = rehearsal.tracker, getattr(rehearsal.meter, "node", None)
     chain = list(_chain(error))
     if any(isinstance(e, Offline) for e in chain) or any(w in str(e) for e in chain for w in OFFLINE):
         kind = "network"
@@ -32,8 +34,14 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
     ):
         kind = "operator"
         operator = str(tracker.running or "") if tracker is not None else ""
-    elif isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+    elif rehearsal.mode == "gpu" and any("OutOfMemory" in type(e).__name__ for e in chain):
+        kind = "oom"
+    elif isinstance(error, MemoryError):
         kind = "memory"
+    elif node is not None and any(ABSENT in str(e) for e in chain):
+        kind, text = "refused", f"{ABSENT}: {node.missing()}"
+    elif any(ASSERTED in str(e) for e in chain):
+        text = f"{type(error).__name__}: {ASSERTED}, here or before (CUDA_LAUNCH_BLOCKING=1 says where)"
     if tracker is not None:
         module = tracker.failed_in if kind == "operator" else ""
     return {
@@ -43,6 +51,8 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
         "trace": trace,
         "operator": operator,
         "module": module,
+        "phase": rehearsal.steps.phase if rehearsal.steps is not None else "",
+        "step": rehearsal.steps.step if rehearsal.steps is not None else 0,
     }
 
 

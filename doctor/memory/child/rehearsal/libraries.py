@@ -39,6 +39,7 @@ def install(notes: Notes, faking: bool) -> None:
     after: dict[str, Callable[[ModuleType], None]] = {
         "safetensors.torch": lambda m: _safetensors(m, notes, faking),
         "transformers.utils.import_utils": _no_tracing,
+        "torch.distributed.optim.zero_redundancy_optimizer": lambda m: _states_of_others(m, notes),
         **dict.fromkeys(EIGHT_BIT, _eight_bit),
         **{name: _quiet(name, notes) for name in TRACKERS},
     }
@@ -99,6 +100,30 @@ def _safetensors(module: Any, notes: Notes, faking: bool) -> None:
             return {k: v.to(GPU) for k, v in found.items()} if translated(device) == GPU else found
 
         module.load_file = load_file
+
+
+def _states_of_others(module: Any, notes: Notes) -> None:
+    """ZeroRedundancyOptimizer receives each rank's states to put a whole together; here they are empty."""
+    optimizer, send = module.ZeroRedundancyOptimizer, module._broadcast_object
+    consolidate = optimizer.consolidate_state_dict
+    others: list[list[dict[str, Any]]] = []
+    """Parameter groups of the ranks that are still to be received, the next one last."""
+
+    def consolidated(self: Any, *args: Any, **kwargs: Any) -> Any:
+        notes.add("assumed", "ZeroRedundancyOptimizer: the states of other ranks are not received")
+        parts = [
+            [{**mine, "params": list(range(len(g["params"])))} for g, mine in zip(rank, self.param_groups)]  # noqa: B905
+            for rank in self._partition_parameters()
+        ]
+        others[:] = [part for rank, part in enumerate(parts) if rank != self.rank][::-1]
+        return consolidate(self, *args, **kwargs)
+
+    def broadcast(obj: Any, src_rank: int, *args: Any, **kwargs: Any) -> Any:
+        if src_rank == 0:
+            return send(obj, src_rank, *args, **kwargs)
+        return {"state": {}, "param_groups": others.pop() if others else []}
+
+    optimizer.consolidate_state_dict, module._broadcast_object = consolidated, broadcast
 
 
 def _no_tracing(module: Any) -> None:

@@ -59,7 +59,8 @@ class Rehearsal:
                 result.update(self.meter.result(self.folder))
         except BaseException as error:
             text = one_line(f"{type(error).__name__}: {error}")
-            result["problem"] = {"kind": "child", "text": text, "trace": traceback.format_exc()[-6000:]}
+            ours = {"kind": "child", "text": text, "trace": traceback.format_exc()[-6000:]}
+            result.setdefault("problem", ours)  # the script's own comes first
         result["seconds"] = round(time.monotonic() - self.began, 3)
         write_json(os.path.join(self.folder, "result.json"), result)
         sys.stdout.flush()
@@ -130,7 +131,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
         raise Refused(
             "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
         ) from None
-    from . import files, groups, libraries, sandbox, saving, steps
+    from . import files, groups, libraries, sandbox, saving, steps, works
     from .notes import Notes
     from .overlay import Overlay
     from .script import accelerate_environment, environment
@@ -145,6 +146,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
     for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR"):
         os.environ[name] = os.path.join(temporary, name.lower())
     tempfile.tempdir = temporary
+    before = _before(job)
     faking = _faking(job, notes)
     rehearsal.mode = "fake" if faking else "gpu"
     counter: Any
@@ -156,12 +158,13 @@ def _prepare(rehearsal: Rehearsal) -> None:
     else:
         from .measured import Measured
 
-        counter = Measured(notes)
+        counter = Measured(notes, before, local)
     rehearsal.meter = counter
     step = rehearsal.steps = steps.Steps(counter, int(job["steps"]), rehearsal.finish)
     ranks = rehearsal.ranks = groups.Ranks(world, local, notes, on_host=faking)
     torch.manual_seed(0)
     ranks.install()
+    works.Works().install()
     groups.refuse_unmodelled()
     saving.install(notes, step, faking)
     libraries.install(notes, faking)
@@ -176,6 +179,15 @@ def _prepare(rehearsal: Rehearsal) -> None:
         notes.add("assumed", f"writes are redirected in Python alone ({why})", "")
     files.install(overlay)
     no_network(WHILE_REHEARSED)
+
+
+def _before(job: dict[str, Any]) -> Any:
+    """What is in use before torch is asked for a GPU, which takes memory by itself."""
+    if job.get("device", "auto") == "fake":
+        return None
+    from .measured import Before
+
+    return Before()
 
 
 def _faking(job: dict[str, Any], notes: Any) -> bool:
