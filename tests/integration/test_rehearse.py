@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SCRIPTS = Path(__file__).parents[2] / "fixtures" / "scripts"
@@ -121,6 +121,22 @@ def test_a_plain_script_takes_what_the_dry_run_says(name: str) -> None:
         *flags,
     )[1]["data"]
     assert report["data"]["peak"]["allocated_bytes"] == predicted["peak"]["allocated_bytes"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("script", [(), ("--api", "fsdp1"), ("--api", "ddp", "--fp32")], ids=" ".join)
+def test_on_a_gpu_it_takes_what_it_takes_on_fake_tensors(script: tuple[str, ...]) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    peaks = {}
+    for device in ("gpu", "fake"):
+        command = (sys.executable, "plain.py", *script)
+        options = ("--world-size", "8", "--device", device, "--python", sys.executable)
+        code, report = rehearse(*command, options=options)
+        assert code == 0, report["results"]
+        peak = report["data"]["peak"]
+        peaks[device] = peak["allocated_bytes"] - peak["workspace_bytes"]
+    assert peaks["gpu"] == peaks["fake"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Rehearsal:
         self.meter: Any = None
         self.ranks: Any = None
         self.tracker: Any = None
-        self.mode = "fake"
+        self.mode = ""
         self._over = threading.Lock()
 
     def finish(self, reason: str, **more: object) -> NoReturn:

@@ -49,7 +49,7 @@ class Node:
             for name in RESETS:
                 self._replace(owner, name, lambda *_: None)
         self._replace(cuda, "can_device_access_peer", lambda *_: True, second=True)
-        self._replace(cuda, "set_device", self._refuse)
+        self._own_device(cuda)
         self.count(cuda)
 
     def count(self, owner: Any) -> None:
@@ -84,11 +84,18 @@ class Node:
             f"{name}: answered for a node with {self.wanted} GPUs, all like the {_some(self.here)} here",
         )
 
-    def _refuse(self, *_: Any) -> None:
-        raise Refusal("refused", self.missing())
+    def _own_device(self, cuda: Any) -> None:
+        real = cuda.set_device
+
+        def set_device(device: Any) -> None:
+            if self.absent(device):
+                raise Refusal("refused", f"set_device({device}): {self.missing()}")
+            real(device)
+
+        cuda.set_device = set_device
 
     def missing(self) -> str:
-        """Why one of the others cannot be worked on."""
+        """Why nothing can be put on one of the others."""
         return (
             f"this machine has {self.here} of the {self.wanted} GPUs of the job's node: a rehearsal is "
             "rank 0 with LOCAL_RANK 0, and works on cuda:0"
