@@ -1,4 +1,4 @@
-"""What a person pastes into an issue, and what happened in which order."""
+"""What a person pastes into an issue, what happened in which order, and what was inferred or not read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fsdp_doctor.subjects.incident import CONTEXT, Incident
 
 EVENTS = 60
 QUOTED = 200
+PROBLEMS, SHIFTS = 20, 8
+"""Notes of one sort at most."""
 
 
 def clock(time: float | None) -> str:
@@ -89,3 +91,18 @@ def timeline(incident: Incident) -> tuple[str, ...]:
     if len(kept) > EVENTS:
         lines.append(f"… and {len(kept) - EVENTS} more")
     return tuple(lines)
+
+
+def notes(incident: Incident) -> tuple[str, ...]:
+    """What was inferred, what could not be read, and whose clock was set right."""
+    job, found = incident.job, []
+    if job.world_size is not None:
+        found.append(f"world size {job.world_size}" + ("" if job.stated else f" (inferred: {job.basis})"))
+    found += [f"{i.name}: {i.problem}" for i in incident.inputs if i.problem][:PROBLEMS]
+    shifts = list(incident.clock_offsets.items())[:SHIFTS]
+    found += [f"{file}: its clock was shifted by {shift:+.1f} s" for file, shift in shifts]
+    if job.restarts:
+        found.append(f"{job.restarts} restart(s): attempts were judged separately, the last one first")
+    if incident.truncated:
+        found.append("not everything was read: give more --deadline, or fewer files")
+    return tuple(found)

@@ -7,17 +7,11 @@ from collections import Counter
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.diagnosis.culprit.view import (
-    PEER_LOST,
-    Candidate,
-    View,
-    derived,
-    exit_proof,
-    last_proof,
-    proof,
-    rank_words,
-    unique_proofs,
-)
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.lines import PEER_LOST
+from fsdp_doctor.diagnosis.culprit.proofs import exit_proof, last_proof, proof, unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Exit, Hit
 from fsdp_doctor.tables import log_conclusions as codes
 
@@ -63,7 +57,6 @@ def _by_exit(view: View) -> Candidate | None:
             victims=victims,
             host=host,
             evidence=proofs,
-            attempt=view.attempt,
             alternatives=("the scheduler or a person killed it",),
             record_next=("the kernel log of that host: dmesg -T",),
         )
@@ -79,7 +72,6 @@ def _by_exit(view: View) -> Candidate | None:
             victims=victims,
             host=host,
             evidence=proofs,
-            attempt=view.attempt,
         )
         return Candidate(78, conclusion, order, ranks, own=True)
     if best.code in ABORT:
@@ -91,7 +83,6 @@ def _by_exit(view: View) -> Candidate | None:
             victims=victims,
             host=host,
             evidence=proofs,
-            attempt=view.attempt,
         )
         return Candidate(30, conclusion, order, ranks)
     if best.code == 1:
@@ -103,7 +94,6 @@ def _by_exit(view: View) -> Candidate | None:
             victims=victims,
             host=host,
             evidence=proofs,
-            attempt=view.attempt,
         )
         return Candidate(64 if view.consequences else 52, conclusion, order, ranks, own=True)
     words = f"{who} ended with exit code {best.code} and no traceback (sys.exit or os._exit)"
@@ -115,7 +105,6 @@ def _by_exit(view: View) -> Candidate | None:
         victims=victims,
         host=host,
         evidence=proofs,
-        attempt=view.attempt,
     )
     return Candidate(73, conclusion, order, ranks, own=True)
 
@@ -259,7 +248,6 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
                 *exits,
             )
         ),
-        attempt=view.attempt,
         record_next=("the stack of that rank while it hangs: py-spy dump --pid PID",),
     )
     if phase == phases.SAVE:
@@ -299,7 +287,6 @@ def _node(view: View, host: str, missing: frozenset[int], waiting: frozenset[int
         host=host,
         victims=tuple(sorted(waiting)),
         evidence=unique_proofs(p for r in sorted(missing) for p in last_proof(view, r)),
-        attempt=view.attempt,
     )
     return Candidate(79, conclusion, 0, missing)
 
@@ -335,7 +322,6 @@ def _elsewhere(view: View) -> Candidate | None:
             if h.origin.rank == r and h.kind == VICTIM and h.frames
             for p in (proof(h),)
         ),
-        attempt=view.attempt,
     )
     if any(
         "state_dict" in f"{f.function} {f.code}" or "distributed/checkpoint" in f.file
@@ -380,7 +366,6 @@ def _key(view: View) -> Candidate | None:
         culprits=(rank,),
         victims=tuple(sorted(view.suffering - {rank})),
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
-        attempt=view.attempt,
     )
     return Candidate(79, conclusion, hits[0].order, frozenset((rank,)))
 
@@ -401,7 +386,6 @@ def _pair(view: View, hits: list[Hit], pairs: set[tuple[int, int]]) -> Candidate
         culprits=(rank,),
         victims=tuple(sorted(view.suffering - {rank})),
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
-        attempt=view.attempt,
     )
     return Candidate(79, conclusion, hits[0].order, frozenset((rank, other)))
 
@@ -426,7 +410,6 @@ def _unpublished(view: View) -> Candidate | None:
         culprits=(source,),
         victims=tuple(sorted(waiting)),
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, source))),
-        attempt=view.attempt,
     )
     return Candidate(78, conclusion, hits[0].order, frozenset((source,)))
 
@@ -472,9 +455,8 @@ def _peer_candidate(
         f"Most ranks name {who} as the peer that went away",
         "medium",
         host=host or hits[0].origin.host,
-        culprits=(rank,) if rank is not None else None,
+        culprits=(rank,) if rank is not None else (),
         victims=tuple(sorted(view.suffering)),
         evidence=unique_proofs(proof(h) for h in hits),
-        attempt=view.attempt,
     )
     return Candidate(54 if rank is None else 71, conclusion, hits[0].order)

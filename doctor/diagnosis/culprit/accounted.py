@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.diagnosis.culprit.words_outside import NODE_DOWN, TIME_UP
 from fsdp_doctor.subjects.accounting import Account
 from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
@@ -89,7 +92,6 @@ def _by_signature(
         evidence=_proofs(view, account),
         fixes=(fix or Remedy(signature.fix, signature.command),),
         explained=(code,),
-        attempt=view.attempt,
     )
 
 
@@ -159,7 +161,6 @@ def _failed(view: View, account: Account) -> Judged:
         host=_host(account),
         victims=tuple(sorted(view.suffering)),
         evidence=_proofs(view, account),
-        attempt=view.attempt,
     )
     return AT_LEAST, _with_ranks(conclusion, ranks)
 

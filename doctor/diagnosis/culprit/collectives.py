@@ -9,15 +9,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.diagnosis.culprit.view import (
-    Candidate,
-    View,
-    derived,
-    last_proof,
-    proof,
-    rank_words,
-    unique_proofs,
-)
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import last_proof, proof, unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables import log_conclusions as codes
@@ -165,7 +160,6 @@ def _detail(view: View) -> Candidate | None:
         culprits=tuple(sorted(odd)),
         victims=tuple(sorted(view.suffering - odd)),
         evidence=unique_proofs(proof(h) for h in hits),
-        attempt=view.attempt,
         explained=(code, DETAIL),
     )
     return Candidate(90, _with_phase(view, conclusion, odd), hits[0].order, frozenset(prints))
@@ -209,7 +203,6 @@ def _aborted(view: View) -> Candidate | None:
         culprits=(rank,),
         victims=tuple(sorted(others)),
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
-        attempt=view.attempt,
         explained=(codes.OTHER_OPERATION, "LOG160"),
     )
     return Candidate(72, _with_phase(view, conclusion, aborted), hits[0].order, view.expected)
@@ -252,7 +245,6 @@ def _group(
         why=CONCLUSIONS[codes.DIVERGED].why + (f" They stood: {where}." if where else ""),
         victims=(),
         evidence=proofs,
-        attempt=view.attempt,
     )
     return Candidate(82, conclusion, order, ranks)
 
@@ -289,7 +281,6 @@ def _odd(
         victims=tuple(sorted((frozenset(stuck) | view.suffering) - odd)),
         host=view.incident.job.hosts.get(min(odd)),
         evidence=unique_proofs((proof(one.hit), proof(other.hit), *proofs, *last_proof(view, min(odd)))),  # type: ignore[arg-type]
-        attempt=view.attempt,
     )
     return Candidate(78 if tie else 84, _with_phase(view, conclusion, odd), order, frozenset(stuck))
 
@@ -314,7 +305,6 @@ def _passed_by(
         "neither sizes nor kinds, so that a mismatch shows only in what comes after it.",
         victims=tuple(sorted(stuck)),
         evidence=proofs,
-        attempt=view.attempt,
         alternatives=(f"the kernel of #{least.seq} hangs on {rank_words(waiting)}",),
         record_next=(
             "the Flight Recorder's dumps of all ranks, which show each size, type and call site",
@@ -360,7 +350,6 @@ def _same(
             culprits=tuple(sorted(behind)),
             victims=tuple(sorted(ranks)),
             evidence=unique_proofs((*proofs, *last_proof(view, min(behind)))),  # type: ignore[arg-type]
-            attempt=view.attempt,
         )
         return Candidate(80, _with_phase(view, conclusion, behind), order, ranks | behind)
     members = _members(view, one)
@@ -381,7 +370,6 @@ def _same(
                 "a GPU hung in an earlier kernel",
                 "a rank of another process group that is not in these logs",
             ),
-            attempt=view.attempt,
         )
         return Candidate(58, conclusion, order, ranks)
     return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsdp_doctor.diagnosis.culprit.blame import pci_address
-from fsdp_doctor.diagnosis.culprit.view import WAITED, View
+from fsdp_doctor.diagnosis.culprit.lines import WAITED
+from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.progress import progress
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, Hit
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.diagnosis import Proof
 from fsdp_doctor.subjects.incident import CONTEXT, StepPoint
 from fsdp_doctor.tables import log_conclusions as codes
@@ -47,7 +50,7 @@ def candidates(view: View) -> list[Candidate]:
         f"Steps wait for data: {shares[worst]:.0%} of their time is data loading{where}",
         "medium",
         culprits=tuple(ranks) if alone else (),
-        victims=tuple(sorted(r for r in steady if r is not None and r not in ranks)) if alone else None,
+        victims=tuple(sorted(r for r in steady if r is not None and r not in ranks)) if alone else (),
         evidence=unique_proofs(
             Proof(
                 p.origin.file,
@@ -58,6 +61,5 @@ def candidates(view: View) -> list[Candidate]:
             )
             for p in (steady[worst][0], steady[worst][len(steady[worst]) // 2], steady[worst][-1])
         ),
-        attempt=view.attempt,
     )
     return [Candidate(SCORE, conclusion, 0, frozenset(ranks))]

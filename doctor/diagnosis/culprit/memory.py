@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis import snapshot_words as snapshots
-from fsdp_doctor.diagnosis.culprit.view import MAX_PROOFS, Candidate, View, derived, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import MAX_PROOFS, unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.oom import OOM_CODES, words
 from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.subjects.memory_snapshot import MemorySnapshot
@@ -41,7 +43,6 @@ def candidates(view: View) -> list[Candidate]:
             *((Remedy(snapshots.EXPANDABLE),) if says else ()),
             Remedy(codes.CONCLUSIONS[codes.MEMORY_SNAPSHOT].fix),
         ),
-        attempt=view.attempt,
     )
     return [Candidate(SCORE, conclusion)]
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.diagnosis.phase_times import WAIT, own_seconds
 from fsdp_doctor.subjects.diagnosis import Proof
 from fsdp_doctor.subjects.incident import StepPoint
@@ -95,7 +98,6 @@ def _candidate(
         victims=tuple(sorted(others)),
         host=hosts.pop() if len(hosts) == 1 else None,
         evidence=unique_proofs(_proof(r, steady[r][-1]) for r in ranks if r in steady),
-        attempt=view.attempt,
     )
     return Candidate(SCORE, conclusion, 0, slow)
 

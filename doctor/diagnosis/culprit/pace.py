@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.diagnosis import Proof
 from fsdp_doctor.subjects.incident import StepPoint
 from fsdp_doctor.tables import log_conclusions as codes
@@ -61,7 +64,6 @@ def _straggler(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | Non
             evidence=unique_proofs(
                 _point(r, points[-1]) for r, points in ((rank, timed[rank]), *timed.items())
             ),
-            attempt=view.attempt,
         )
         return Candidate(68, conclusion, 0, frozenset((rank,)))
     return None
@@ -123,6 +125,5 @@ def _all_slower(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | No
             )
             for p in (points[2], points[-1])
         ),
-        attempt=view.attempt,
     )
     return Candidate(50, conclusion)

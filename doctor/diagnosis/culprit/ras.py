@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.diagnosis import Conclusion, Proof
 from fsdp_doctor.subjects.ras import COUNTS, DEAD, SILENT, RasRank, RasReport, RasTrouble
 from fsdp_doctor.tables import log_conclusions as codes
@@ -78,7 +81,6 @@ def _absent(view: View, report: RasReport, named: list[RasTrouble], by_rank: lis
         host=hosts.pop() if len(hosts) == 1 else None,
         victims=tuple(sorted(view.suffering - ranks)),
         evidence=_proofs(report, (*named, *by_rank)),
-        attempt=view.attempt,
     )
 
 
@@ -135,7 +137,6 @@ def _behind(view: View, answers: list[list[_Behind]], last: RasReport) -> Candid
         host=hosts.pop() if len(hosts) == 1 else None,
         victims=tuple(sorted(view.suffering - set(ranks))),
         evidence=_proofs(last, (one.trouble,)),
-        attempt=view.attempt,
         record_next=()
         if before is not None
         else ("ncclras a second and a third time, ten seconds apart: do the counts grow?",),

@@ -8,9 +8,10 @@ from string import Formatter
 
 from fsdp_doctor.diagnosis import oom, phases
 from fsdp_doctor.diagnosis.culprit.blame import DCP, is_inside
-from fsdp_doctor.diagnosis.culprit.view import View, proof, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.proofs import proof, unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.wording import particulars
-from fsdp_doctor.diagnosis.culprit.words import Words, capital
+from fsdp_doctor.diagnosis.culprit.words import Words, capital, rank_words
 from fsdp_doctor.findings import Row
 from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.subjects.incident import Hit
@@ -99,7 +100,6 @@ def conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits: 
         fixes=tuple(fixes),
         alternatives=tuple(alternatives),
         explained=tuple(dict.fromkeys((code, *(h.code for h in hits)))),
-        attempt=view.attempt,
     )
 
 

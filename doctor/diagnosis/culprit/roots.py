@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis.culprit.blame import to_blame
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate
 from fsdp_doctor.diagnosis.culprit.excuses import hung_before, is_excused
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
 from fsdp_doctor.diagnosis.culprit.root_words import GENERIC, TRACED, conclusion
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Hit
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope
 from fsdp_doctor.tables.xid import XIDS, Kind

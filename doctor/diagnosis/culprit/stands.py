@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.diagnosis.culprit.view import Candidate, View, derived, rank_words, unique_proofs
+from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.view import View
+from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.diagnosis import Conclusion, Proof
 from fsdp_doctor.subjects.incident import Frame, RecorderConclusion, ThreadStack
 from fsdp_doctor.tables import log_conclusions as codes
@@ -55,7 +58,6 @@ def _odd(view: View, stacks: Stacks) -> Candidate | None:
         culprits=tuple(sorted(odd)),
         victims=tuple(sorted(waiting)),
         evidence=unique_proofs(_proof(s) for s in (one, *(stacks[r] for r in sorted(waiting)))),
-        attempt=view.attempt,
     )
     return Candidate(81, _saving(conclusion, one.frames), 0, odd)
 
@@ -91,7 +93,6 @@ def _elsewhere(view: View, stacks: Stacks) -> Candidate | None:
         culprits=tuple(sorted(odd)),
         victims=tuple(sorted(most)),
         evidence=unique_proofs(_proof(stacks[r]) for r in (*sorted(odd), *sorted(most))),
-        attempt=view.attempt,
     )
     return Candidate(77, _saving(conclusion, one.frames), 0, odd)
 
@@ -110,7 +111,6 @@ def _all_same(view: View, stacks: Stacks) -> Candidate | None:
         victims=tuple(sorted(stacks)),
         evidence=unique_proofs(_proof(s) for s in stacks.values()),
         alternatives=("a rank whose stack is not here" + (f": {rank_words(missing)}" if missing else ""),),
-        attempt=view.attempt,
     )
     return Candidate(40, conclusion, 0, frozenset(stacks))
 
@@ -127,7 +127,7 @@ def _saving(conclusion: Conclusion, frames: tuple[Frame, ...]) -> Conclusion:
 
 def _told(view: View, said: RecorderConclusion, told: Conclusion, score: int) -> Candidate:
     """A conclusion of the recorder's own, with its proofs and fix."""
-    conclusion = replace(told, attempt=view.attempt)
+    conclusion = told
     if said.ranks and phases.of_frames(said.frames) == phases.SAVE:
         conclusion = replace(conclusion, row="save")
     return Candidate(40 if told.confidence == "low" else score, conclusion, 0, frozenset(said.ranks))
@@ -159,7 +159,6 @@ def _recorded(view: View, said: RecorderConclusion) -> Candidate | None:
             )
             for o in said.evidence
         ),
-        attempt=view.attempt,
     )
     phase = phases.of_frames(said.frames)
     if phase == phases.SAVE and said.ranks:

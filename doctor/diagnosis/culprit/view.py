@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
+from fsdp_doctor.diagnosis.culprit.lines import PEER_LOST, TOLD_TO_STOP, WAITED
 from fsdp_doctor.subjects.incident import VICTIM, Exit, Frame, Hit, Incident, LastLine, StepPoint
-from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
-from fsdp_doctor.tables.log_signatures import SIGNATURES
 
-WAITED = frozenset(
-    ("LOG101", "LOG103", "LOG104", "LOG105", "LOG112", "LOG120", "LOG121", "LOG117", "LOG143", "LOG149")
-)
-"""Lines of a rank that waited until a timeout."""
-PEER_LOST = frozenset(("LOG118", "LOG119", "LOG123", "LOG124", "LOG144"))
-"""Lines of a rank whose peer went away."""
-NO_CONSEQUENCE = frozenset(("LOG106", "LOG202", "LOG206", "LOG107", "LOG122", "LOG126", "LOG127", "LOG302"))
-"""Lines of a victim that say neither that it waited nor that a peer was lost."""
 TAIL = 25
 """Lines at the end of a file that count as its end."""
-MAX_PROOFS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A possible cause: `score` (0 to 100) ranks it against the others, `order` says how early it came."""
-
-    score: float
-    conclusion: Conclusion
-    order: int = 0
-    ranks: frozenset[int] = frozenset()
-    time: float | None = None
-    own: bool = False
-    """Rests on an error that a rank printed itself."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +21,6 @@ class View:
     attempt: int = 0
     hits: tuple[Hit, ...] = ()
     exits: tuple[Exit, ...] = ()
-    cache: dict[str, object] = field(default_factory=dict)
 
     @cached_property
     def world(self) -> int | None:
@@ -83,7 +57,7 @@ class View:
     @cached_property
     def consequences(self) -> tuple[Hit, ...]:
         """Lines that are consequences of something."""
-        return tuple(h for h in self.hits if h.kind == VICTIM and h.code not in ("LOG202",))
+        return tuple(h for h in self.hits if h.kind == VICTIM and h.code != TOLD_TO_STOP)
 
     @cached_property
     def first_consequence(self) -> float | None:
@@ -108,12 +82,6 @@ class View:
             if point.rank is not None:
                 found.setdefault(point.rank, []).append(point)
         return found
-
-    def first_of(self, rank: int, codes: Iterable[str] | None = None) -> Hit | None:
-        """The first line of a rank with one of these codes."""
-        return next(
-            (h for h in self.hits if h.origin.rank == rank and (codes is None or h.code in codes)), None
-        )
 
     def frames_of(self, rank: int) -> tuple[Frame, ...]:
         """The stack that is known of a rank: a traceback, a call site, a dump of its threads."""
@@ -160,62 +128,3 @@ class View:
     def _ends_well(self, hit: Hit) -> bool:
         length = next((i.lines for i in self.incident.inputs if i.name == hit.origin.file), 0)
         return not hit.frames and length - hit.origin.line > TAIL
-
-
-def proof(hit: Hit) -> Proof:
-    """A line as evidence."""
-    return Proof(hit.origin.file, hit.origin.line, hit.origin.rank, hit.origin.time, hit.text)
-
-
-def last_proof(view: View, rank: int) -> tuple[Proof, ...]:
-    """A rank's last line as evidence."""
-    last = view.last.get(rank)
-    return (
-        ()
-        if last is None
-        else (Proof(last.origin.file, last.origin.line, rank, last.origin.time, last.text),)
-    )
-
-
-def exit_proof(entry: Exit) -> Proof:
-    """An exit as evidence."""
-    words = f"{entry.reporter or 'exit'}: exit code {entry.code}" + (f", {entry.told}" if entry.told else "")
-    return Proof(entry.origin.file, entry.origin.line, entry.rank, entry.origin.time, words)
-
-
-def rank_words(ranks: Iterable[int], most: int = 8) -> str:
-    """`rank 3`, `ranks 1, 2 and 5`, `ranks 0-7`."""
-    numbers = sorted(set(ranks))
-    if not numbers:
-        return "no rank"
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"ranks {numbers[0]}-{numbers[-1]}"
-    if len(numbers) > most:
-        return f"ranks {', '.join(map(str, numbers[:most]))} and {len(numbers) - most} others"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
-
-
-def derived(code: str, title: str, confidence: str, **rest: object) -> Conclusion:
-    """A conclusion of `fsdp_doctor.tables.log_conclusions`, with its row, reason and fix where none is given."""
-    kind = CONCLUSIONS[code]
-    values: dict[str, object] = {
-        "row": kind.row.value if kind.row is not None else None,
-        "why": kind.why,
-        "fixes": (Remedy(kind.fix, kind.command),),
-        "explained": (code,),
-    }
-    values.update({k: v for k, v in rest.items() if v is not None})
-    return Conclusion(code=code, title=title, confidence=confidence, **values)  # type: ignore[arg-type]
-
-
-def weight(hit: Hit) -> int:
-    """The weight of a hit's signature."""
-    signature = SIGNATURES.get(hit.code)
-    return signature.weight if signature is not None else 0
-
-
-def unique_proofs(proofs: Iterable[Proof], most: int = MAX_PROOFS) -> tuple[Proof, ...]:
-    """Without repetitions, at most `most`."""
-    return tuple({(p.file, p.line, p.text): p for p in proofs}.values())[:most]
