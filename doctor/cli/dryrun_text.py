@@ -11,8 +11,10 @@ TENSORS = 6
 
 
 def size(n: int) -> str:
-    """Bytes in GiB, or MiB below one."""
-    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
+    """Bytes in GiB, or MiB below one, or KiB below one of those."""
+    if n >= 1 << 30:
+        return f"{n / 2**30:.2f} GiB"
+    return f"{n / 2**10:.1f} KiB" if 0 < n < 1 << 20 else f"{n / 2**20:.1f} MiB"
 
 
 def _band(low: int, high: int) -> str:

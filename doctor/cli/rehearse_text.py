@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from fsdp_doctor.cli.dryrun_text import size
 from fsdp_doctor.memory.rehearsal.answers import typical_seconds
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
@@ -16,11 +17,6 @@ MODES = {
     "gpu": "measured on the GPU here: real tensors, no communication",
     "fake": "best effort without a GPU: fake tensors, nothing is computed on them",
 }
-
-
-def size(n: int) -> str:
-    """Bytes in GiB, or MiB below one."""
-    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
 
 
 def render(found: Rehearsal, style: Style) -> str:
