@@ -80,7 +80,7 @@ def compare(words: list[str]) -> list[Found]:
     kernels = child["kernels"].Kernels(GPU)
     tracker = child["tracker"].Tracker(events, kernels)
     child["runtime"].patch(tracker)
-    child["choices"].Choices({**GPU, "flat_weights": True}).install()
+    child["choices"].Choices(GPU).install()
     child["casting"].Autocast(torch.bfloat16).install()
     grid = load(TRUTH / "ops_grid.py", "ops_grid")
     measured = {o["name"]: o for o in json.loads((TRUTH / "ops.json").read_text())["ops"]}

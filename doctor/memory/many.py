@@ -77,7 +77,9 @@ def replays(
         listed = {"jobs": [str(p) for p in paths], "workers": workers(), "seconds": seconds}
         (folder / "list.json").write_text(json.dumps(listed))
         command = [machine.python, "-B", str(START), str(folder / "list.json"), "many"]
-        outcome = process.run(command, seconds + START_UP / 2, env=_environment(), stdout_limit=64 << 10)
+        environment = leftovers.marked(_environment(), folder)
+        outcome = process.run(command, seconds + START_UP / 2, env=environment, stdout_limit=64 << 10)
+        leftovers.end(folder)
         for path in paths:
             yield _answer(path.parent, outcome, machine, seconds)
             shutil.rmtree(path.parent, ignore_errors=True)
@@ -89,7 +91,6 @@ def _written(job: Job | Mapping[str, object], folder: Path, machine: Machine) ->
     folder.mkdir()
     gpu = dict(machine.gpu or {})
     if isinstance(job, Job):
-        gpu["flat_weights"] = job.api == "ddp"
         described: dict[str, object] = {**job.to_json(), **(machine.more or {})}
     else:
         described = dict(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_doctor import process
+from fsdp_doctor.memory import leftovers
 from fsdp_doctor.memory.events import BrokenEvents, EventList, read
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS, PROCESSORS
@@ -19,7 +21,7 @@ from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS, PROCESSORS
 START = Path(__file__).absolute().parent / "child" / "start.py"
 DEADLINE = 600.0
 """Seconds for one replay where the user gives none."""
-STACK_LINES = 40
+INSTALLED = re.compile(r"/(site-packages|dist-packages|lib(64)?/python3\.\d+)/")
 
 
 class ReplayError(RuntimeError):
@@ -54,7 +56,7 @@ def replay(
 ) -> Replay:
     """Run a job. `more` are further fields for the child. Raises `ReplayError`."""
     count = processors or PROCESSORS.get(sm, DEFAULT_PROCESSORS)
-    gpu = {"sm": sm, "processors": count, "flat_weights": job.api == "ddp"}
+    gpu = {"sm": sm, "processors": count}
     described = {**job.to_json(), "gpu": gpu, **(more or {})}
     result, events = in_child(described, python, deadline, _environment())
     return Replay(events, result)
@@ -70,6 +72,7 @@ def in_child(
         path, plan, measured = folder / "job.json", folder / "plan.json", folder / "measured.json"
         more = {"seconds": max(1.0, seconds - 0.5), "plan_path": str(plan), "measured_path": str(measured)}
         path.write_text(json.dumps({**described, **more}))
+        environment = leftovers.marked(dict(environment), folder)
         outcome = process.run(
             [python, "-B", str(START), str(path)], seconds, env=environment, stdout_limit=64 << 10
         )
@@ -87,6 +90,7 @@ def in_child(
         error.plan, error.measured = _result(folder / "plan.json"), _result(folder / "measured.json")
         raise
     finally:
+        leftovers.end(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -146,16 +150,21 @@ def _text(path: Path) -> str:
 
 
 def _user_frame(lines: Iterable[str]) -> str:
-    """File and line of the innermost frame of a faulthandler stack that is neither torch's nor ours."""
+    """File and line of the innermost frame of a faulthandler stack that is neither torch's nor ours.
+
+    One of the user's own before one of a library or of Python.
+    """
     own = str(START.parent)
+    installed = ""
     for line in lines:
         before, _, rest = line.strip().partition('File "')
         name, _, after = rest.partition('", line ')
-        if before or not name or name.startswith((own, "<frozen")):
+        number = after.partition(" ")[0]
+        if before or not name or name.startswith((own, "<")) or not number.isdigit():
             continue
         if any(f"/{part}/" in name for part in ("torch", "transformers", "importlib")):
             continue
-        number = after.partition(" ")[0]
-        if number.isdigit():
+        if not INSTALLED.search(name):
             return f"{name}:{number}"
-    return ""
+        installed = installed or f"{name}:{number}"
+    return installed

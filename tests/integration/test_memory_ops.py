@@ -67,9 +67,9 @@ def test_attention_by_backend(found: dict[str, dict[str, object]]) -> None:
 
 @pytest.mark.timeout(200)
 @pytest.mark.slow
-def test_what_cudnn_keeps_of_recurrent_layers(found: dict[str, dict[str, object]]) -> None:
-    for name in ("LSTM fp32 b32t128i512h512l2", "LSTM fp32 b64t256i512h512l3 p0.1"):
-        assert float(found[name]["off"]) < 0.001, found[name]  # type: ignore[arg-type]
-    for name, f in found.items():
-        if name.startswith(("LSTM", "GRU", "RNN")):
-            assert float(f["off"]) < 0.2, f  # type: ignore[arg-type]
+def test_what_cudnn_takes_for_recurrent_layers(found: dict[str, dict[str, object]]) -> None:
+    some = [f for name, f in found.items() if name.split(" ")[0] in ("LSTM", "GRU", "RNN")]
+    assert len(some) == 93
+    for f in some:
+        for predicted, measured in (f["forward"], f["backward"]):  # type: ignore[misc]
+            assert predicted == measured, f

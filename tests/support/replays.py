@@ -68,7 +68,7 @@ def replayed(jobs: Sequence[Job], folder: Path, seconds: float) -> list[EventLis
     for i, j in enumerate(jobs):
         place = folder / str(i)
         place.mkdir()
-        gpu = {"sm": 90, "processors": 132, "flat_weights": j.api == "ddp"}
+        gpu = {"sm": 90, "processors": 132}
         (place / "job.json").write_text(json.dumps({**j.to_json(), "gpu": gpu}))
         paths.append(str(place / "job.json"))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

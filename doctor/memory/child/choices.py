@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from . import recurrent_weights
 from .recurrent import Recurrence
 
 aten = torch.ops.aten
@@ -65,11 +66,12 @@ class Choices:
     def __init__(self, gpu: dict[str, Any]) -> None:
         self.sm = int(gpu.get("sm", 90))
         self.cudnn_attention = bool(gpu.get("cudnn_attention", self.sm // 10 in (9, 10)))
-        self.recurrence = Recurrence(int(gpu.get("processors", 132)), bool(gpu.get("flat_weights", False)))
+        self.recurrence = Recurrence(int(gpu.get("processors", 132)))
         self._library = torch.library.Library("aten", "IMPL")
 
     def install(self) -> None:
         """Replace the kernels."""
+        recurrent_weights.install()
         for name, kernel in {
             "dropout": dropout,
             "dropout_": dropout_,
