@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from fsdp_doctor.diagnosis import phases
+from fsdp_doctor.diagnosis.culprit.activity import with_activity
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.majority import minority
 from fsdp_doctor.diagnosis.culprit.proofs import last_proof, proof, unique_proofs
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import rank_words
-from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
+from fsdp_doctor.subjects.diagnosis import Proof
 from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS
@@ -140,7 +142,7 @@ def _detail(view: View) -> Candidate | None:
             op = f.get(f"op{side}", "")
             prints.setdefault(int(f[side]), (op, f.get(f"sh{side}", ""), f.get(f"dt{side}", "")))
     votes = Counter(prints.values())
-    odd = _minority(prints)
+    odd = minority(prints)
     words = "; ".join(
         f"{rank_words(r for r, p in prints.items() if p == what)}: {_print_words(what)}" for what in votes
     )
@@ -162,7 +164,7 @@ def _detail(view: View) -> Candidate | None:
         evidence=unique_proofs(proof(h) for h in hits),
         explained=(code, DETAIL),
     )
-    return Candidate(90, _with_phase(view, conclusion, odd), hits[0].order, frozenset(prints))
+    return Candidate(90, with_activity(view, conclusion, odd), hits[0].order, frozenset(prints))
 
 
 def _print_words(what: tuple[str, str, str]) -> str:
@@ -170,15 +172,6 @@ def _print_words(what: tuple[str, str, str]) -> str:
     sizes = [int(n) for n in re.findall(r"\d+", shape)]
     many = f" ({prod(sizes)} elements)" if len(sizes) > 1 else ""
     return op + (f" of [{shape}]{many}" if shape else "") + (f" {dtype}" if dtype else "")
-
-
-def _minority(what: Mapping[int, object]) -> frozenset[int]:
-    """The ranks outside the majority; nobody where there is none."""
-    votes = Counter(what.values())
-    (most, count), *_ = votes.most_common(1)
-    if len(votes) == 1 or count * 2 <= len(what):
-        return frozenset()
-    return frozenset(r for r, w in what.items() if w != most)
 
 
 def _aborted(view: View) -> Candidate | None:
@@ -205,7 +198,7 @@ def _aborted(view: View) -> Candidate | None:
         evidence=unique_proofs((*(proof(h) for h in hits), *last_proof(view, rank))),
         explained=(codes.OTHER_OPERATION, "LOG160"),
     )
-    return Candidate(72, _with_phase(view, conclusion, aborted), hits[0].order, view.expected)
+    return Candidate(72, with_activity(view, conclusion, aborted), hits[0].order, view.expected)
 
 
 # the watchdog's lines
@@ -222,7 +215,7 @@ def _group(
         return None  # sends and receives are counted by each rank for itself
     if len(kinds) == 1:
         return _same(view, stuck, ranks, order, proofs, groups)
-    odd = _minority({r: s.what for r, s in stuck.items()})
+    odd = minority({r: s.what for r, s in stuck.items()})
     if odd:
         return _odd(view, stuck, odd, order, proofs)
     if (crossed := _passed_by(view, stuck, order, proofs)) is not None:
@@ -282,7 +275,7 @@ def _odd(
         host=view.incident.job.hosts.get(min(odd)),
         evidence=unique_proofs((proof(one.hit), proof(other.hit), *proofs, *last_proof(view, min(odd)))),  # type: ignore[arg-type]
     )
-    return Candidate(78 if tie else 84, _with_phase(view, conclusion, odd), order, frozenset(stuck))
+    return Candidate(78 if tie else 84, with_activity(view, conclusion, odd), order, frozenset(stuck))
 
 
 def _passed_by(
@@ -351,7 +344,7 @@ def _same(
             victims=tuple(sorted(ranks)),
             evidence=unique_proofs((*proofs, *last_proof(view, min(behind)))),  # type: ignore[arg-type]
         )
-        return Candidate(80, _with_phase(view, conclusion, behind), order, ranks | behind)
+        return Candidate(80, with_activity(view, conclusion, behind), order, ranks | behind)
     members = _members(view, one)
     missing = members - ranks
     elsewhere = frozenset(r for g, s in groups.items() if s is not stuck for r in s)
@@ -394,39 +387,3 @@ def _enqueued(view: View, group: str) -> dict[int, int]:
         ):
             found.setdefault(hit.origin.rank, int(hit.fields["enq"]))
     return found
-
-
-def _with_phase(view: View, conclusion: Conclusion, odd: Iterable[int]) -> Conclusion:
-    """Say what the odd rank was doing, and take the row of a save where it was saving."""
-    ranks = sorted(odd)
-    if not ranks:
-        return conclusion
-    phase = view.phase_of(ranks[0])
-    own = phases.own_frame(view.frames_of(ranks[0]))
-    why = conclusion.why
-    if own is not None:
-        why = f"Rank {ranks[0]} stood in {phases.frame_words(own)}. {why}"
-    elif said := view.last_words(ranks[0]):
-        why = f"The last words of rank {ranks[0]}: “{said}”. {why}"
-    values: dict[str, object] = {"why": why}
-    if phase in (phases.SAVE, phases.EVAL):
-        code = codes.SAVE_ON_SOME if phase == phases.SAVE else conclusion.code
-        kind = CONCLUSIONS[code]
-        where = (
-            "while it saves a checkpoint that not all ranks save"
-            if phase == phases.SAVE
-            else "in evaluation (validation)"
-        )
-        values.update(
-            code=code, title=f"{conclusion.title}, {where}", row=kind.row.value if kind.row else None
-        )
-        if phase == phases.SAVE:
-            values.update(fixes=(Remedy(kind.fix, kind.command), *conclusion.fixes), why=f"{why} {kind.why}")
-        values["explained"] = tuple(dict.fromkeys((code, *conclusion.explained)))
-    elif phase is not None and not re.search(r"_(?:pre|post)_", phase):
-        values["title"] = (
-            f"{conclusion.title} (it was busy with: {phase})"
-            if phase in (phases.DATA, phases.LOAD, phases.COMPILE)
-            else conclusion.title
-        )
-    return replace(conclusion, **values)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from fsdp_doctor.diagnosis.culprit import (
     own_time,
     pace,
     ras,
+    recorder,
     roots,
     stands,
 )
@@ -31,6 +32,7 @@ WAYS: tuple[Callable[[View], list[Candidate]], ...] = (
     collectives.candidates,
     absent.candidates,
     accounted.candidates,
+    recorder.candidates,
     stands.candidates,
     ras.candidates,
     pace.candidates,
@@ -68,7 +70,8 @@ def conclude(incident: Incident) -> Diagnosis:
 
 def _attempts(incident: Incident) -> list[View]:
     """What each start of the job left behind, the first one first."""
-    numbers = {x.origin.attempt for x in (*incident.hits, *incident.exits)} or {0}
+    origins = (*(h.origin for h in incident.hits), *(e.origin for e in incident.exits))
+    numbers = {o.attempt for o in origins} or {0}
     return [
         View(
             incident,
