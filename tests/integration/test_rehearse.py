@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SCRIPTS = Path(__file__).parents[2] / "fixtures" / "scripts"
+BLOCK = 2 << 20
+"""The least that the allocator asks the driver for."""
 BIN = Path(sys.executable).parent
 
 
@@ -121,6 +124,51 @@ def test_a_plain_script_takes_what_the_dry_run_says(name: str) -> None:
         *flags,
     )[1]["data"]
     assert report["data"]["peak"]["allocated_bytes"] == predicted["peak"]["allocated_bytes"]
+
+
+MEASURED: Mapping[str, Any] = json.loads((SCRIPTS.parent / "rehearsed.json").read_text())
+RUNS = {" ".join(r["arguments"]) + f" on {r['world_size']}": r for r in MEASURED["runs"]}
+CHOSEN = (
+    "--api fsdp1 on 64",
+    "--autocast on 8",
+    "--checkpoint --clip on 64",
+    "--offload on 8",
+)
+"""One of each way; all of them would take a minute."""
+
+
+@pytest.fixture(scope="module")
+def fakes() -> Mapping[str, dict[str, Any]]:
+    """Rehearsals on fake tensors of what was measured on a GPU, two at a time."""
+
+    def one(name: str) -> dict[str, Any]:
+        run = RUNS[name]
+        options = ("--world-size", str(run["world_size"]), "--device", "fake")
+        code, report = rehearse("python", run["script"], *run["arguments"], options=options)
+        assert code == 0, report["results"]
+        data: dict[str, Any] = report["data"]
+        return data
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(CHOSEN, pool.map(one, CHOSEN), strict=True))
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_fake_tensors_take_what_a_gpu_took(fakes: Mapping[str, dict[str, Any]], name: str) -> None:
+    """To the byte, cuBLAS's workspaces apart, which are there from the second step on."""
+    run, fake = RUNS[name], fakes[name]
+    assert fake["peak"]["allocated_bytes"] == run["peak"] - run["workspaces"] == run["fake_peak"]
+    assert fake["peak"]["init_bytes"] == run["init"]
+    second = {key: value - run["workspaces"] for key, value in run["steps"][1].items()}
+    assert fake["steps"][1] == second
+    low, high = fake["peak"]["reserved_bytes"], fake["peak"]["reserved_high_bytes"]
+    assert low - BLOCK <= run["reserved"] - run["workspaces"] <= high
+
+
+def test_every_run_on_a_gpu_was_met() -> None:
+    assert len(RUNS) >= 10
+    for run in RUNS.values():
+        assert run["fake_peak"] == run["peak"] - run["workspaces"], run["arguments"]
 
 
 @pytest.mark.gpu
