@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.lines import HOST_OOM, SCHEDULER, SCHEDULER_OOM
 from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.signals import CRASHES, SIGKILL
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.diagnosis.culprit.words_outside import NODE_DOWN, TIME_UP
@@ -19,9 +21,6 @@ from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.tables import log_conclusions as codes
 from fsdp_doctor.tables.log_signatures import SIGNATURES
 
-ENDED_BY_SCHEDULER = "LOG214"
-OOM_KILLED = "LOG312"
-HOST_OOM = ("LOG311", OOM_KILLED)
 TELLING = (
     "OUT_OF_MEMORY",
     "NODE_FAIL",
@@ -34,7 +33,6 @@ TELLING = (
 )
 OUTSIDE, BY_TIME, AT_LEAST = 90, 60, 45
 """Scores: of what came from outside; of a time limit, which a hang may have used up; of a mere exit code."""
-KILL, CRASHES = 9, {4: "SIGILL", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
 
 
 def candidates(view: View) -> list[Candidate]:
@@ -100,29 +98,27 @@ def _memory(view: View, account: Account) -> Judged:
         return 0, None  # the kernel or the step itself says more
     used = f" ({account.memory})" if account.memory else ""
     title = f"Host out of memory: Slurm ended {_of(account)} for the memory it used{used}"
-    conclusion = _by_signature(view, account, OOM_KILLED, title)
-    killed = tuple(sorted(e.rank for e in view.exits if e.rank is not None and e.code in (-9, 9, 137)))
-    return OUTSIDE, _with_ranks(conclusion, killed)
+    conclusion = _by_signature(view, account, SCHEDULER_OOM, title)
+    return OUTSIDE, _with_ranks(conclusion, tuple(sorted(view.killed)))
 
 
 def _node(view: View, account: Account) -> Judged:
-    if any(h.code == ENDED_BY_SCHEDULER and "NODE" in h.text for h in view.hits):
+    if any(h.code == SCHEDULER and "NODE" in h.text for h in view.hits):
         return 0, None
-    silent = view.expected - view.suffering
-    ranks = tuple(sorted(silent)) if 0 < len(silent) <= len(view.waited) else _ranks_of(view, account)
+    ranks = tuple(sorted(view.without_a_word)) or _ranks_of(view, account)
     title = f"A node of the job went down, and Slurm ended {_of(account)} ({account.state})"
-    conclusion = _by_signature(view, account, ENDED_BY_SCHEDULER, title, *NODE_DOWN)
+    conclusion = _by_signature(view, account, SCHEDULER, title, *NODE_DOWN)
     return OUTSIDE, _with_ranks(conclusion, ranks)
 
 
 def _time(view: View, account: Account) -> Judged:
     title = f"The scheduler ended {_of(account)}: TIME LIMIT ({account.state})"
-    return BY_TIME, _by_signature(view, account, ENDED_BY_SCHEDULER, title, *TIME_UP)
+    return BY_TIME, _by_signature(view, account, SCHEDULER, title, *TIME_UP)
 
 
 def _scheduler(view: View, account: Account) -> Judged:
     title = f"The scheduler ended {_of(account)}: {account.state}"
-    return OUTSIDE, _by_signature(view, account, ENDED_BY_SCHEDULER, title)
+    return OUTSIDE, _by_signature(view, account, SCHEDULER, title)
 
 
 def _cancelled(view: View, account: Account) -> Judged:
@@ -134,15 +130,15 @@ def _cancelled(view: View, account: Account) -> Judged:
         "Ask the accounting who cancelled it", f"sacct -j {account.job} -o JobID,State%30,ExitCode,Comment"
     )
     title = f"{_of(account).capitalize()} was cancelled{by}"
-    return AT_LEAST, _by_signature(view, account, ENDED_BY_SCHEDULER, title, why, fix)
+    return AT_LEAST, _by_signature(view, account, SCHEDULER, title, why, fix)
 
 
 def _failed(view: View, account: Account) -> Judged:
     """An exit code, or a signal: nothing where the logs tell themselves of an exit, or of what led to it."""
-    if view.failed_exits or (view.consequences and account.signal != KILL):
+    if view.failed_exits or (view.consequences and account.signal != SIGKILL):
         return 0, None
     who, ranks = _of(account).capitalize(), _ranks_of(view, account)
-    if account.signal == KILL:
+    if account.signal == SIGKILL:
         code, title = codes.KILLED, f"{who} was killed (SIGKILL): most likely out of host memory"
     elif account.signal in CRASHES:
         code, title = codes.CRASHED, f"{who} crashed natively ({CRASHES[account.signal]})"

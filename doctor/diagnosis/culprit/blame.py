@@ -5,24 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from fsdp_doctor.diagnosis.culprit.lines import (
+    ABORTED,
+    BLOCKED,
+    DCP_FAILED,
+    HOST_OOM,
+    MEMORY_DEFECTIVE,
+    MODULE_MISSING,
+    NOT_A_NUMBER,
+    SCHEDULER,
+    UNKNOWN_EXCEPTION,
+    XID,
+)
+from fsdp_doctor.diagnosis.culprit.signals import SIGABRT, SIGSEGV, SIGTERM, signal_of
 from fsdp_doctor.diagnosis.culprit.view import View
-from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Hit
+from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables.log_signatures import Scope, Signature
 
-GENERIC = "LOG298"
-XID = "LOG231"
-SCHEDULER = "LOG214"
-HOST_OOM = ("LOG311", "LOG312")
-BY_PROCESS = ("LOG239", "LOG242")
+BY_PROCESS = (BLOCKED, MEMORY_DEFECTIVE)
 """Of the host, and of the process that they name by its number."""
-IMPORT = "LOG716"
-NAN = "LOG731"
-DCP = "LOG506"
 AROUND = 400
 """Lines behind the list of failing ranks of a distributed checkpoint in which their errors stand."""
 JOB_SHARE, FEW = 0.5, 0.25
 CONFIDENT = 70
-ABORTS = (1, -6, -11, 134, 139)
+OWN_SIGNALS = (SIGABRT, SIGSEGV)
+"""Signals by which a process ends after it has printed an error, as libraries do."""
 
 
 def to_blame(view: View, signature: Signature, hits: Sequence[Hit], ranks: frozenset[int]) -> frozenset[int]:
@@ -50,7 +57,7 @@ def to_blame(view: View, signature: Signature, hits: Sequence[Hit], ranks: froze
         and (owner := _owner(view, signature, hits)) is not None
     ):
         return frozenset((owner,))
-    if signature.code == NAN:
+    if signature.code == NOT_A_NUMBER:
         return _first_nan(view, hits, ranks)
     if signature.scope is Scope.RANK:
         shared = len(ranks) > 1 and len(ranks) >= JOB_SHARE * len(view.ranks | ranks)
@@ -65,7 +72,7 @@ def _apart(view: View, signature: Signature, hits: Sequence[Hit], ranks: frozens
     others = view.waited | view.lost_peer
     if not ranks or ranks & others:
         return frozenset()
-    if signature.code == IMPORT and _is_local(view, ranks):
+    if signature.code == MODULE_MISSING and _is_local(view, ranks):
         return ranks
     few = len(ranks) == 1 or len(ranks) <= FEW * len(ranks | others)
     sure = signature.weight >= CONFIDENT and any(h.frames for h in hits)
@@ -103,25 +110,23 @@ def _owner(view: View, signature: Signature, hits: Sequence[Hit]) -> int | None:
     """The one rank that ended by an error of its own and said nothing under its name: the error without a
     name is its, if it was printed once while the launcher stopped the others.
     """
-    plain = signature.code == GENERIC or signature.weight < CONFIDENT
+    plain = signature.code == UNKNOWN_EXCEPTION or signature.weight < CONFIDENT
     if sum(h.count for h in hits) != 1 or (plain and not any(h.frames for h in hits)):
         return None
-    speakers = {
-        h.origin.rank
-        for h in view.hits
-        if h.kind in (ROOT, LIKELY, VICTIM) and h.code not in ("LOG202", "LOG205", "LOG206")
-    }
-    codes = ABORTS if not plain else (1,)
+    speakers = {h.origin.rank for h in view.told if h.code != ABORTED}
     failed = [
-        e for e in view.failed_exits if e.code in codes and e.rank is not None and e.rank not in speakers
+        e.rank
+        for e in view.failed_exits
+        if (e.code == 1 or (not plain and signal_of(e.code) in OWN_SIGNALS)) and e.rank not in speakers
     ]
-    stopped = [e for e in view.exits if e.code in (-15, 15, 143)]
-    return failed[0].rank if len(failed) == 1 and (stopped or speakers - {None}) else None
+    known = [r for r in failed if r is not None]
+    stopped = any(signal_of(e.code) == SIGTERM for e in view.exits)
+    return known[0] if len(known) == 1 and (stopped or speakers - {None}) else None
 
 
 def listed_by_checkpoint(view: View, hits: Sequence[Hit]) -> frozenset[int] | None:
     """The failing ranks that a distributed checkpoint lists around these lines; None where there is no list."""
-    lists = [h for h in view.hits if h.code == DCP and h.fields.get("ranks")]
+    lists = [h for h in view.hits if h.code == DCP_FAILED and h.fields.get("ranks")]
     near = [c for c in lists if any(is_inside(c, h) for h in hits)]
     if not near:
         return None
@@ -154,17 +159,15 @@ def _of_processes(view: View, hits: Iterable[Hit]) -> frozenset[int]:
 
 def _killed(view: View, hits: Sequence[Hit]) -> frozenset[int]:
     """Ranks whose process the OOM killer ended: by number, else those that ended by SIGKILL."""
-    killed = frozenset(e.rank for e in view.exits if e.rank is not None and e.code in (-9, 137, 9))
     tasks = frozenset(h.origin.rank for h in hits if h.origin.rank is not None)
-    return _of_processes(view, hits) or killed or tasks
+    return _of_processes(view, hits) or view.killed or tasks
 
 
 def _of_lost_node(view: View, hits: Sequence[Hit]) -> frozenset[int]:
     """The ranks of a node that is named as down, else those that say nothing while the others wait."""
     down = {h.fields["down"] for h in hits if "down" in h.fields}
     own = frozenset(r for r, host in view.incident.job.hosts.items() if host in down)
-    silent = view.expected - view.suffering
-    return own or (silent if len(silent) <= len(view.waited) else frozenset())
+    return own or view.without_a_word
 
 
 def _of_device(view: View, hit: Hit) -> frozenset[int]:

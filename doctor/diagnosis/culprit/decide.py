@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis.culprit import (
-    absent,
     accounted,
     collectives,
+    exits,
     loading,
     memory,
+    named,
     own_time,
     pace,
     ras,
     recorder,
     roots,
+    silent,
     stands,
+    tracebacks,
 )
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate
 from fsdp_doctor.diagnosis.culprit.ranking import is_independent, ranked, supported
@@ -30,7 +33,10 @@ from fsdp_doctor.subjects.incident import Incident
 WAYS: tuple[Callable[[View], list[Candidate]], ...] = (
     roots.candidates,
     collectives.candidates,
-    absent.candidates,
+    exits.candidates,
+    silent.candidates,
+    tracebacks.candidates,
+    named.candidates,
     accounted.candidates,
     recorder.candidates,
     stands.candidates,

@@ -5,41 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsdp_doctor.diagnosis.culprit.blame import pci_address
-from fsdp_doctor.diagnosis.culprit.lines import WAITED
+from fsdp_doctor.diagnosis.culprit.lines import (
+    BY_SIGNAL,
+    CACHE_FLUSHED,
+    DEVICE_ASSERT,
+    ECC,
+    HOST_OOM,
+    INTERRUPTED,
+    KERNEL_FAILED,
+    KERNEL_OOM,
+    NOT_A_NUMBER,
+    OTHER_COLLECTIVE,
+    RECOMPILES,
+    SCHEDULER,
+    STRAGGLER_NAMED,
+    THROTTLED,
+    WAITED,
+    WORKER_DIED,
+    XID,
+)
+from fsdp_doctor.diagnosis.culprit.signals import CRASHES, SIGKILL, signal_of
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.progress import progress
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, Hit
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope
 from fsdp_doctor.tables.xid import XIDS, Kind
 
-MISMATCH = "LOG115"
-BY_SIGNAL = "LOG205"
-WORKER_DIED = "LOG207"
-SCHEDULER = "LOG214"
-INTERRUPTED = "LOG219"
-XID = "LOG231"
-CUDA_ERRORS = ("LOG232", "LOG233", "LOG237")
-OOM_KILLED = "LOG311"
-HOST_OOM = (OOM_KILLED, "LOG312")
-SLOWS = {"LOG308": 3, "LOG405": 1, "LOG407": 1, "LOG408": 1}
+OF_A_PROGRAM = (ECC, KERNEL_FAILED, DEVICE_ASSERT)
+"""Errors by which a program sees the fault that the driver reports as an Xid of its own making."""
+SLOWS = {CACHE_FLUSHED: 3, THROTTLED: 1, RECOMPILES: 1, STRAGGLER_NAMED: 1}
 """Lines of a job that goes on, slower -> how often they have to come to matter."""
-NAN = "LOG731"
 LONG_BEFORE = 7200.0
 """Seconds before the first consequence within which a fault of a device counts as its cause."""
 
 
 def is_excused(view: View, hit: Hit) -> bool:
     """Whether a line is no cause here."""
-    if hit.code == MISMATCH:
+    if hit.code == OTHER_COLLECTIVE:
         return True  # judged with all ranks' figures by `collectives`
     if hit.code == XID:
         return _is_other_fault(view, hit)
     if hit.code in HOST_OOM and view.is_accounted(hit):
         return True  # said with step and node by `accounted`
-    if hit.code == OOM_KILLED and _is_foreign(view, hit):
+    if hit.code == KERNEL_OOM and _is_foreign(view, hit):
         return True
     if hit.code == BY_SIGNAL:
-        return any(e.rank is not None and e.code in (-9, -11, -7, -4, -8) for e in view.exits)
+        return any(e.rank is not None and signal_of(e.code) in (SIGKILL, *CRASHES) for e in view.exits)
     if hit.code == SCHEDULER and _is_said_better(view, hit):
         return True
     if hit.code == WORKER_DIED and hit.fields.get("sig", "").startswith("Terminated"):
@@ -50,7 +61,7 @@ def is_excused(view: View, hit: Hit) -> bool:
     signature = SIGNATURES.get(hit.code)
     if signature is not None and signature.scope is Scope.DEVICE and signature.weight >= 90:
         return False
-    if hit.code == NAN:
+    if hit.code == NOT_A_NUMBER:
         return _is_over(view, hit)
     if hit.code == INTERRUPTED and (view.consequences or view.failed_exits):
         return True
@@ -78,7 +89,7 @@ def _is_other_fault(view: View, hit: Hit) -> bool:
         return True
     # A program's own fault shows as an error of CUDA in that program.
     own = hit.fields.get("pid", "").isdigit() and int(hit.fields["pid"]) in view.incident.job.processes
-    return bool(view.consequences) and not own and not any(h.code in CUDA_ERRORS for h in view.hits)
+    return bool(view.consequences) and not own and not any(h.code in OF_A_PROGRAM for h in view.hits)
 
 
 def _is_foreign(view: View, hit: Hit) -> bool:
@@ -86,7 +97,9 @@ def _is_foreign(view: View, hit: Hit) -> bool:
     job, pid = view.incident.job, hit.fields.get("pid", "")
     if not pid.isdigit() or not job.world_size or len(job.processes) < job.world_size:
         return False
-    killed = any(e.code in (-9, 9, 137) for e in view.exits) or any(h.code == WORKER_DIED for h in view.hits)
+    killed = any(signal_of(e.code) == SIGKILL for e in view.exits) or any(
+        h.code == WORKER_DIED for h in view.hits
+    )
     return int(pid) not in job.processes and not killed
 
 
@@ -102,7 +115,7 @@ def _is_other_gpu(view: View, hit: Hit) -> bool:
 
 def _is_over(view: View, hit: Hit) -> bool:
     """Whether a loss or norm that was no number became one again, or was never one: a text that speaks of it."""
-    mine = [h for h in view.hits if h.code == NAN and h.origin.rank == hit.origin.rank]
+    mine = [h for h in view.hits if h.code == NOT_A_NUMBER and h.origin.rank == hit.origin.rank]
     if all(h.count == 1 for h in mine) and view.went_on(mine[-1]):
         return True
     steps = [p for p in view.incident.steps if p.origin.file == hit.origin.file]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fsdp_doctor.diagnosis import snapshot_words as snapshots
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
+from fsdp_doctor.diagnosis.culprit.lines import FULL_STATE_OOM
 from fsdp_doctor.diagnosis.culprit.proofs import MAX_PROOFS, unique_proofs
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.oom import OOM_CODES, words
@@ -13,8 +14,6 @@ from fsdp_doctor.subjects.diagnosis import Conclusion, Proof, Remedy
 from fsdp_doctor.subjects.memory_snapshot import MemorySnapshot
 from fsdp_doctor.tables import log_conclusions as codes
 
-HOST = "LOG501"
-"""Memory of the host, of which a snapshot says nothing."""
 SCORE = 84
 SUPPORT = 4
 """Lines of a snapshot beside those of a log."""
@@ -49,7 +48,7 @@ def candidates(view: View) -> list[Candidate]:
 
 def supported(view: View, conclusion: Conclusion) -> Conclusion:
     """An out-of-memory error of the logs with what the snapshots of its ranks show."""
-    if conclusion.code == HOST or conclusion.code not in OOM_CODES | {codes.OOM_AT_SAVE}:
+    if conclusion.code == FULL_STATE_OOM or conclusion.code not in OOM_CODES | {codes.OOM_AT_SAVE}:
         return conclusion
     own = [
         s

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from string import Formatter
 
 from fsdp_doctor.diagnosis import oom, phases
-from fsdp_doctor.diagnosis.culprit.blame import DCP, is_inside
+from fsdp_doctor.diagnosis.culprit.blame import is_inside
+from fsdp_doctor.diagnosis.culprit.lines import CUDA_OOM, DCP_FAILED, UNKNOWN_EXCEPTION
 from fsdp_doctor.diagnosis.culprit.proofs import proof, unique_proofs
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.wording import particulars
@@ -18,8 +19,6 @@ from fsdp_doctor.subjects.incident import Hit
 from fsdp_doctor.tables.log_conclusions import CONCLUSIONS, OOM_AT_SAVE
 from fsdp_doctor.tables.log_signatures import Scope, Signature
 
-GENERIC = "LOG298"
-CUDA_OOM = frozenset(("LOG301", "LOG303", "LOG304", "LOG305"))
 TRACED = 5
 """What a traceback, the end of a process, adds to a line's weight."""
 CONFIDENT = 70
@@ -82,7 +81,7 @@ def conclusion(view: View, signature: Signature, hits: Sequence[Hit], culprits: 
     if host is None and culprits:
         host = view.incident.job.hosts.get(min(culprits))
     score = signature.weight + (TRACED if first.frames else 0)
-    if signature.code == GENERIC and first.frames and (view.consequences or view.failed_exits):
+    if signature.code == UNKNOWN_EXCEPTION and first.frames and (view.consequences or view.failed_exits):
         score = CONFIDENT
     return Conclusion(
         code=code,
@@ -137,5 +136,5 @@ def _sentence(signature: Signature, hits: Sequence[Hit]) -> str:
 
 def _outer_phase(view: View, hit: Hit) -> str | None:
     """What a distributed checkpoint was doing whose list of failures holds this line."""
-    outer = next((h for h in view.hits if h.code == DCP and h.frames and is_inside(h, hit)), None)
+    outer = next((h for h in view.hits if h.code == DCP_FAILED and h.frames and is_inside(h, hit)), None)
     return phases.of_frames(outer.frames) if outer is not None else None

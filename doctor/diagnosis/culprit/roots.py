@@ -9,23 +9,20 @@ from dataclasses import replace
 from fsdp_doctor.diagnosis.culprit.blame import to_blame
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate
 from fsdp_doctor.diagnosis.culprit.excuses import hung_before, is_excused
+from fsdp_doctor.diagnosis.culprit.lines import BLOCKED, HOST_OOM, SCHEDULER, UNKNOWN_EXCEPTION, XID
 from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
-from fsdp_doctor.diagnosis.culprit.root_words import GENERIC, TRACED, conclusion
+from fsdp_doctor.diagnosis.culprit.root_words import TRACED, conclusion
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, VICTIM, Hit
 from fsdp_doctor.tables.log_signatures import SIGNATURES, Scope
 from fsdp_doctor.tables.xid import XIDS, Kind
 
-XID = "LOG231"
-SCHEDULER = "LOG214"
-HOST_OOM = frozenset(("LOG311", "LOG312"))
 LATE = 25
 """What an exception loses that a rank raised after it had reported a consequence."""
 TIME_USED_UP = 55.0
 """Score of a time limit that a job only reached because it hung."""
 OWN_PROCESS = 80.0
 """Score of a process that hangs in the kernel and is known to be a rank."""
-BLOCKED = "LOG239"
 SHAPE = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -40,7 +37,7 @@ def candidates(view: View) -> list[Candidate]:
 
 
 def _group(hit: Hit) -> object:
-    if hit.code == GENERIC:
+    if hit.code == UNKNOWN_EXCEPTION:
         return (hit.code, hit.fields.get("exc"), SHAPE.sub("#", hit.fields.get("msg", ""))[:80])
     if hit.code == XID:
         return (hit.code, hit.fields.get("bus"), hit.origin.host)
@@ -53,7 +50,7 @@ def _candidate(view: View, hits: Sequence[Hit]) -> Candidate | None:
     ranks = frozenset(h.origin.rank for h in hits if h.origin.rank is not None)
     culprits = to_blame(view, signature, hits, ranks)
     score = float(signature.weight) + (TRACED if any(h.frames for h in hits) else 0)
-    if first.code == GENERIC:
+    if first.code == UNKNOWN_EXCEPTION:
         score = _generic_score(view, hits, score)
         if score < 0:
             return None
@@ -110,7 +107,7 @@ def _merged(view: View, found: list[Candidate]) -> list[Candidate]:
         host = kept[into]
         c, other = host.conclusion, candidate.conclusion
         culprits = c.culprits
-        if not culprits and other.culprits and other.code in (GENERIC,) and host.own:
+        if not culprits and other.culprits and other.code in (UNKNOWN_EXCEPTION,) and host.own:
             culprits = other.culprits
         kept[into] = replace(
             host,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fsdp_doctor.diagnosis.culprit.lines import PROGRESS, TIMEOUT, TOLD_TO_STOP
+from fsdp_doctor.diagnosis.culprit.signals import SIGKILL, SIGTERM, signal_of
 from fsdp_doctor.subjects.diagnosis import (
     FAILED,
     FINISHED,
@@ -80,13 +82,13 @@ _NONE = _Nothing()
 def _state(
     hits: Sequence[Hit], error: Hit | None, code: int | None, culprit: bool, done: bool, failure: bool
 ) -> str:
-    if code in (-9, 9, 137):
+    if signal_of(code) == SIGKILL:
         return KILLED
     if error is not None and (culprit or not any(h.kind == VICTIM for h in hits)):
         return FAILED
-    if any(h.kind == VICTIM and h.code != "LOG202" for h in hits):
+    if any(h.kind == VICTIM and h.code != TOLD_TO_STOP for h in hits):
         return WAITING
-    if code in (-15, 15, 143):
+    if signal_of(code) == SIGTERM:
         return SILENT if culprit else STOPPED
     if code not in (None, 0):
         return FAILED
@@ -97,10 +99,10 @@ def _state(
 
 def _collective(hits: Sequence[Hit]) -> str:
     for hit in hits:
-        if hit.code == "LOG101" and "seq" in hit.fields:
+        if hit.code == TIMEOUT and "seq" in hit.fields:
             size = f" ({hit.fields['nin']} elements)" if "nin" in hit.fields else ""
             return f"{hit.fields.get('op', '')} #{hit.fields['seq']}{size}"
     for hit in hits:
-        if hit.code == "LOG102":
+        if hit.code == PROGRESS:
             return f"enqueued #{hit.fields['enq']}, completed #{hit.fields['done']}"
     return ""

@@ -6,8 +6,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.diagnosis.culprit.lines import PEER_LOST, TOLD_TO_STOP, WAITED
-from fsdp_doctor.subjects.incident import VICTIM, Exit, Frame, Hit, Incident, LastLine, StepPoint
+from fsdp_doctor.diagnosis.culprit.lines import OF_THE_LAUNCHER, PEER_LOST, TOLD_TO_STOP, WAITED
+from fsdp_doctor.diagnosis.culprit.signals import SIGKILL, SIGTERM, signal_of
+from fsdp_doctor.subjects.incident import (
+    LIKELY,
+    ROOT,
+    VICTIM,
+    Exit,
+    Frame,
+    Hit,
+    Incident,
+    LastLine,
+    StepPoint,
+)
 
 TAIL = 25
 """Lines at the end of a file that count as its end."""
@@ -55,9 +66,22 @@ class View:
         return frozenset(h.origin.rank for h in self.hits if h.kind == VICTIM and h.origin.rank is not None)
 
     @cached_property
+    def without_a_word(self) -> frozenset[int]:
+        """Ranks without a consequence, where they are not more than those that waited; else logs are missing."""
+        silent = self.expected - self.suffering
+        return silent if len(silent) <= len(self.waited) else frozenset()
+
+    @cached_property
     def consequences(self) -> tuple[Hit, ...]:
         """Lines that are consequences of something."""
         return tuple(h for h in self.hits if h.kind == VICTIM and h.code != TOLD_TO_STOP)
+
+    @cached_property
+    def told(self) -> tuple[Hit, ...]:
+        """What processes say of a failure themselves: causes and consequences."""
+        return tuple(
+            h for h in self.hits if h.kind in (ROOT, LIKELY, VICTIM) and h.code not in OF_THE_LAUNCHER
+        )
 
     @cached_property
     def first_consequence(self) -> float | None:
@@ -67,7 +91,18 @@ class View:
     @cached_property
     def failed_exits(self) -> tuple[Exit, ...]:
         """Exits that are neither good nor ordered by the launcher."""
-        return tuple(e for e in self.exits if e.code not in (None, 0, -15, 15, 143))
+        return tuple(e for e in self.exits if e.code not in (None, 0) and signal_of(e.code) != SIGTERM)
+
+    @cached_property
+    def killed(self) -> frozenset[int]:
+        """Ranks that ended by SIGKILL."""
+        return frozenset(e.rank for e in self.exits if e.rank is not None and signal_of(e.code) == SIGKILL)
+
+    def is_escalated(self, entry: Exit) -> bool:
+        """Whether the launcher killed a rank that did not heed its order to stop, after others had timed out."""
+        if signal_of(entry.code) != SIGKILL or entry.first or not self.waited:
+            return False
+        return any(e.first and signal_of(e.code) != SIGKILL for e in self.exits)
 
     @cached_property
     def last(self) -> dict[int, LastLine]:
@@ -89,6 +124,10 @@ class View:
             if hit.origin.rank == rank and hit.frames:
                 return hit.frames
         return next((s.frames for s in self.incident.stacks if s.rank == rank and s.main), ())
+
+    def own_frame_of(self, rank: int) -> Frame | None:
+        """Where a rank stood in the program itself."""
+        return phases.own_frame(self.frames_of(rank))
 
     def phase_of(self, rank: int) -> str | None:
         """What a rank was doing, by its stack, else by its last line that is no consequence."""
