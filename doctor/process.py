@@ -247,8 +247,8 @@ def run(
 
 
 def _read(pipes: selectors.BaseSelector, seconds: float) -> None:
-    if not pipes.get_map():
-        time.sleep(seconds)
+    if not pipes.get_map():  # it has closed them, mostly because it is about to end
+        time.sleep(seconds / 10)
         return
     for key, _ in pipes.select(seconds):
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from fsdp_doctor.ckpt.dcp_records import Columns, Exact, Irregular, Place, Records, placed
+from fsdp_doctor.ckpt.dcp_columns import Columns, placed
+from fsdp_doctor.ckpt.dcp_placing import place
+from fsdp_doctor.ckpt.dcp_records import Exact, Irregular, Records
 from fsdp_doctor.ckpt.safe_pickle import PickleError, load
 from fsdp_doctor.ckpt.stub import Stub, items_of, last_name, list_of, name_of, numbers
 from fsdp_doctor.ckpt.stub import field as field_of
@@ -15,7 +17,6 @@ from fsdp_doctor.tables.torch_dtypes import ALIASES
 
 COMPACT_FROM = 4 << 20
 """Bytes of metadata from which on memory matters."""
-LIMIT = 1 << 62
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ def read(file: BinaryIO, size: int) -> Metadata:
 
 
 def _read(file: BinaryIO, size: int, records: Records) -> Metadata:
-    loaded = load(file, size, made=records.classes)
+    loaded = load(file, size, made=records.classes, between=records.between)
     top = loaded.value
     named = name_of(top)
     if not (
@@ -85,7 +86,7 @@ def _read(file: BinaryIO, size: int, records: Records) -> Metadata:
     for key, item in items_of(field_of(top, "state_dict_metadata")).items():
         if isinstance(key, str):
             _describe(found, key, item, records)
-    _place(found, records.places(items_of(field_of(top, "storage_data"))))
+    place(found, records.places(items_of(field_of(top, "storage_data"))))
     _rest(found, top)
     return found
 
@@ -116,58 +117,6 @@ def _properties(value: object) -> tuple[str, bool | None]:
         if not name and isinstance(value, Stub) and value.args:
             name = last_name(value.args[0])
     return ALIASES.get(name, name) or "unknown", grad
-
-
-def _place(found: Metadata, places: Iterable[Place | None]) -> None:
-    """Write file, start and length beside each chunk."""
-    files: dict[str, int] = {}
-    searched: dict[str, dict[tuple[int, ...], int]] = {}
-    tensors, starts, lengths = found.tensors, found.starts, found.lengths
-    for place in places:
-        if place is None:
-            found.unknown_items += 1
-            continue
-        key, offset, hint, path, start, length, more = place
-        if not (0 <= start < LIMIT and 0 <= length < LIMIT):
-            found.unknown_items += 1
-            continue
-        if more:
-            found.transformed = True
-        file = files.get(path)
-        if file is None:
-            file = files[path] = len(files)
-            starts.append(array("q"))
-            lengths.append(array("q"))
-        starts[file].append(start)
-        lengths[file].append(length)
-        tensor = tensors.get(key)
-        if tensor is None:
-            if offset is None:
-                found.blob_places[key] = (file, start, length)
-            else:
-                found.unknown_items += 1
-            continue
-        rows, dims = tensor.rows, len(tensor.shape)
-        if offset is None:
-            at = 0
-        else:
-            at = hint * (2 * dims + 4)
-            if hint < 0 or tuple(rows[at : at + dims]) != offset or (dims and at >= len(rows)):
-                if key not in searched:
-                    searched[key] = _rows_by_offset(tensor)
-                at = searched[key].get(offset, -1)
-        if at < 0 or at >= len(rows):
-            found.unknown_items += 1
-            continue
-        at += 2 * dims
-        rows[at], rows[at + 1], rows[at + 2] = file, start, length
-    found.paths = list(files)
-
-
-def _rows_by_offset(tensor: MetaTensor) -> dict[tuple[int, ...], int]:
-    dims = len(tensor.shape)
-    width = 2 * dims + 4
-    return {tuple(tensor.rows[i : i + dims]): i for i in range(0, len(tensor.rows), width)}
 
 
 def _rest(found: Metadata, top: Stub) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from fsdp_doctor.ckpt.draft import Draft
 from fsdp_doctor.ckpt.json_file import read_json
 from fsdp_doctor.codec import FormatError, from_json
@@ -49,6 +47,8 @@ def add_manifest(draft: Draft) -> None:
 
 def _ends_so(draft: Draft, path: str, said: FileSum) -> bool:
     """Whether the file's last bytes are those of the manifest; what cannot be read is told elsewhere."""
+    from hashlib import sha256
+
     try:
         with draft.store.open(path) as file:
             file.seek(max(0, said.size - TAIL_BYTES))

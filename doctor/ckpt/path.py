@@ -6,9 +6,11 @@ Light on purpose: the process that only asks needs nothing of what reads.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format
-from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem, ProblemKind
+if TYPE_CHECKING:
+    from fsdp_doctor.subjects.checkpoint import CheckpointIndex
+    from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
 
 
 def is_remote(path: str) -> bool:
@@ -24,5 +26,8 @@ def text(value: str) -> str:
 
 def failed(path: str, kind: ProblemKind, detail: str) -> CheckpointIndex:
     """An index of something that could not be read at all."""
+    from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format
+    from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem
+
     problem = Problem(kind, Harm.BROKEN, text(detail))
     return CheckpointIndex(text(path), Format.UNKNOWN, problems=(problem,), scanned_at=time.time())

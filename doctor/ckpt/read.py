@@ -8,14 +8,15 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import fsdp_doctor
 from fsdp_doctor.ckpt.path import failed, is_remote
-from fsdp_doctor.ckpt.wire import decode
-from fsdp_doctor.codec import FormatError
 from fsdp_doctor.process import Child, Outcome, start
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex
-from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
+
+if TYPE_CHECKING:
+    from fsdp_doctor.subjects.checkpoint import CheckpointIndex
+    from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
 
 DEADLINE = 120.0
 """Seconds."""
@@ -41,6 +42,11 @@ class Reading:
 
     def result(self, deadline: float = DEADLINE) -> CheckpointIndex:
         """The index; `deadline` counts seconds from the beginning."""
+        # Imported while the child reads: together they take as long to start as it does.
+        from fsdp_doctor.ckpt.wire import decode
+        from fsdp_doctor.codec import FormatError
+        from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
+
         path = self._path
         with self._child as child:
             outcome = child.result(deadline)
@@ -61,6 +67,8 @@ def begin(path: str, *, values: bool = True) -> Reading:
 
 
 def _why(outcome: Outcome, deadline: float) -> tuple[ProblemKind, str]:
+    from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
+
     if outcome.timed_out:
         where = f" (it waits in {outcome.wait_channel})" if outcome.abandoned and outcome.wait_channel else ""
         return ProblemKind.DEADLINE, f"not read within {deadline:g} s{where}; give more with --deadline"

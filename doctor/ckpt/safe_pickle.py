@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, cast
 
 from fsdp_doctor.ckpt.limits import GLOBALS, NAME_BYTES, PICKLE_BYTES
 from fsdp_doctor.ckpt.memory import allow
@@ -122,14 +122,17 @@ def load(
     *,
     made: Mapping[str, type] | None = None,
     watch: Callable[[pickle.Unpickler, str], None] | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Loaded:
     """Read one pickle of `size` bytes from an open file.
 
-    `made` gives other stand-ins for some globals, which must be as inert as stubs. Raises `PickleError`.
+    `made` gives other stand-ins for some globals, which must be as inert as stubs. `between` is called each
+    time that the unpickler reads on. Raises `PickleError`.
     """
     if size > PICKLE_BYTES:
         raise PickleError(f"a pickle of {size} bytes; at most {PICKLE_BYTES} are read", {})
-    unpickler = _Unpickler(file, made or {}, watch)
+    told = file if between is None else cast("BinaryIO", _Told(file, between))
+    unpickler = _Unpickler(told, made or {}, watch)
     try:
         with allow(size):
             if size >= LARGE and isinstance(file, io.BufferedReader):
@@ -141,6 +144,32 @@ def load(
         ) from None
     except READ_ERRORS as error:
         raise PickleError(_words(error), unpickler.names) from None
+
+
+class _Told:
+    """A file that tells when it is read."""
+
+    def __init__(self, file: BinaryIO, between: Callable[[], None]) -> None:
+        self._file, self._between = file, between
+        self.readline = file.readline
+        if hasattr(file, "peek"):
+            self.peek = self._peek
+
+    def read(self, size: int = -1) -> bytes:
+        """Tell, and read."""
+        self._between()
+        return self._file.read(size)
+
+    def readinto(self, buffer: bytearray) -> int:
+        """Tell, and read; not all files can."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _peek(self, size: int) -> bytes:
+        self._between()
+        seen: bytes = self._file.peek(size)  # type: ignore[attr-defined]
+        return seen
 
 
 def _make_room(unpickler: pickle.Unpickler, file: io.BufferedReader) -> None:

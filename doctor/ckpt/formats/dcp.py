@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from fsdp_doctor.ckpt import dcp_metadata
 from fsdp_doctor.ckpt.dcp_items import read_items
-from fsdp_doctor.ckpt.dcp_judge import judge_files, judge_tensors
+from fsdp_doctor.ckpt.dcp_judge import judge_files
+from fsdp_doctor.ckpt.dcp_whole import judge_tensors
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft, TensorDraft
 from fsdp_doctor.ckpt.limits import RECENT_SECONDS
 from fsdp_doctor.ckpt.safe_pickle import PickleError

@@ -10,8 +10,9 @@ import click
 from fsdp_doctor.ckpt.path import is_remote
 from fsdp_doctor.ckpt.read import DEADLINE, begin
 from fsdp_doctor.cli.common import Settings, common
-from fsdp_doctor.subjects.checkpoint import Kind
 
+KINDS = ("model", "optimizer", "other")
+"""Values of `subjects.checkpoint.Kind`, which is imported while the child reads."""
 VERIFY_SECONDS = 7 * 24 * 3600.0
 
 
@@ -25,9 +26,7 @@ VERIFY_SECONDS = 7 * 24 * 3600.0
     metavar="PATTERN",
     help="Only tensors whose key holds this, or matches it with * and ?; may be given again.",
 )
-@click.option(
-    "--kind", "kinds", type=click.Choice([k.value for k in Kind]), multiple=True, help="Only these."
-)
+@click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only these.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="DTYPE", help="Only these, such as bfloat16.")
 @click.option("--depth", type=click.IntRange(1, 1000), metavar="N", help="Levels of the tree. [default: all]")
 @click.option(

@@ -17,6 +17,8 @@ from fixtures.checkpoints import saved
 from fsdp_doctor.ckpt import torch_zip
 from fsdp_doctor.ckpt.read import read
 from fsdp_doctor.ckpt.reading import read_here
+from fsdp_doctor.cli.ckpt.inspect import KINDS
+from fsdp_doctor.subjects.checkpoint import Kind
 from tests.unit.ckpt.making import Tensor, small, torch_file
 
 pytestmark = pytest.mark.timeout(100)
@@ -34,6 +36,10 @@ def run(*words: object, status: int = 0) -> str:
     assert done.returncode == status, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stdout or done.stderr
+
+
+def test_kinds_to_choose_are_those_of_tensors() -> None:
+    assert [k.value for k in Kind] == list(KINDS)
 
 
 def told(*words: object, status: int = 0) -> dict[str, Any]:

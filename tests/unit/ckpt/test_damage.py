@@ -172,7 +172,7 @@ def _with_rows(folder: Path, change: Callable[[list[int]], list[int]]) -> list[o
     """The problems of tensors whose rows were changed."""
     from array import array
 
-    from fsdp_doctor.ckpt.dcp_judge import judge_tensors
+    from fsdp_doctor.ckpt.dcp_whole import judge_tensors
     from fsdp_doctor.ckpt.draft import TensorDraft
     from fsdp_doctor.ckpt.store import LocalStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.checkpoints import saved
-from fsdp_doctor.ckpt import dcp_metadata, dcp_records, memory
+from fsdp_doctor.ckpt import dcp_columns, dcp_metadata, dcp_records, memory
 from fsdp_doctor.ckpt.reading import read_here
 from fsdp_doctor.ckpt.safe_pickle import PickleError
 from fsdp_doctor.ckpt.wire import decode, encode
@@ -112,7 +112,7 @@ def test_both_ways_to_read_metadata_agree(tmp_path: Path) -> None:
         path.write_bytes(data)
         with path.open("rb") as file:
             try:
-                compact = dcp_metadata._read(file, len(raw), dcp_records.Columns())
+                compact = dcp_metadata._read(file, len(raw), dcp_columns.Columns())
             except (dcp_records.Irregular, PickleError):
                 continue
             file.seek(0)
@@ -130,7 +130,7 @@ def test_every_real_metadata_is_read_alike() -> None:
         with path.open("rb") as file:
             size = path.stat().st_size
             try:
-                compact = dcp_metadata._read(file, size, dcp_records.Columns())
+                compact = dcp_metadata._read(file, size, dcp_columns.Columns())
             except dcp_records.Irregular:
                 assert "megatron" in str(path)
                 continue
