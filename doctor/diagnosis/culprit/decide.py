@@ -11,6 +11,7 @@ from fsdp_doctor.diagnosis.culprit import (
     exits,
     loading,
     memory,
+    mismatch,
     named,
     own_time,
     pace,
@@ -32,6 +33,7 @@ from fsdp_doctor.subjects.incident import Incident
 
 WAYS: tuple[Callable[[View], list[Candidate]], ...] = (
     roots.candidates,
+    mismatch.candidates,
     collectives.candidates,
     exits.candidates,
     silent.candidates,
@@ -57,9 +59,7 @@ def conclude(incident: Incident) -> Diagnosis:
     found: dict[tuple[str, tuple[int, ...]], Conclusion] = {}
     for view in reversed(attempts):
         for conclusion in _judged(view):
-            found.setdefault(
-                (conclusion.code, conclusion.culprits), replace(conclusion, attempt=view.attempt)
-            )
+            found.setdefault((conclusion.code, conclusion.culprits), conclusion)
     conclusions = list(found.values())
     if len(attempts) > 1:
         conclusions.sort(key=lambda c: CONFIDENCE.index(c.confidence))
@@ -93,7 +93,19 @@ def _judged(view: View) -> list[Conclusion]:
     """The cause of one attempt's failure, and failures beside it."""
     found = [candidate for way in WAYS for candidate in way(view)]
     if not found:
-        return [c for c in (cannot_tell(view), sockets(view)) if c is not None][:1]
+        return [_placed(view, c) for c in (cannot_tell(view), sockets(view)) if c is not None][:1]
     best, *others = ranked(view, found)
-    first = hedged(memory.supported(view, supported(view, best, others)))
-    return [first, *(c.conclusion for c in others if is_independent(view, best, c))]
+    cause = memory.supported(view, _placed(view, supported(view, best, others)))
+    beside = [c.conclusion for c in others if is_independent(view, best, c)]
+    return [hedged(cause), *(_placed(view, c) for c in beside)]
+
+
+def _placed(view: View, conclusion: Conclusion) -> Conclusion:
+    """A conclusion with its attempt, and with the host and the victims that follow from its culprits."""
+    culprits = conclusion.culprits
+    return replace(
+        conclusion,
+        host=conclusion.host or (view.incident.job.hosts.get(culprits[0]) if culprits else None),
+        victims=conclusion.victims or tuple(sorted(view.suffering - set(culprits))),
+        attempt=view.attempt,
+    )

@@ -85,7 +85,6 @@ def _candidate(
     if one in waits and (known := [waits[r] for r in others if r in waits]):
         figures.append(f"waits {waits[one]:.3g} s for collectives, the others {median(known):.3g} s")
     who, does = rank_words(slow).capitalize(), "is the straggler" if len(slow) == 1 else "are the stragglers"
-    hosts = {view.incident.job.hosts.get(r) for r in slow}
     ranks = (one, *(r for r in others if r in steady))
     conclusion = derived(
         codes.STRAGGLER,
@@ -96,7 +95,6 @@ def _candidate(
         + codes.CONCLUSIONS[codes.STRAGGLER].why,
         culprits=tuple(sorted(slow)),
         victims=tuple(sorted(others)),
-        host=hosts.pop() if len(hosts) == 1 else None,
         evidence=unique_proofs(_proof(r, steady[r][-1]) for r in ranks if r in steady),
     )
     return Candidate(SCORE, conclusion, 0, slow)

@@ -60,7 +60,6 @@ def _straggler(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | Non
             why=f"{why} {codes.CONCLUSIONS[codes.STRAGGLER].why}",
             culprits=(rank,),
             victims=tuple(sorted(r for r in timed if r != rank)),
-            host=view.incident.job.hosts.get(rank),
             evidence=unique_proofs(
                 _point(r, points[-1]) for r, points in ((rank, timed[rank]), *timed.items())
             ),

@@ -89,13 +89,8 @@ def supported(view: View, best: Candidate, others: Sequence[Candidate]) -> Concl
     ]
     explained = {h.code for h in view.hits if h.kind in (VICTIM, CONTEXT, CONFIRMS)}
     explained.update(conclusion.explained, *(c.conclusion.explained for c in same_story))
-    host = conclusion.host
-    if host is None and conclusion.culprits:
-        host = view.incident.job.hosts.get(conclusion.culprits[0])
     return replace(
         conclusion,
-        host=host,
-        victims=conclusion.victims or tuple(sorted(view.suffering - set(conclusion.culprits))),
         alternatives=tuple(dict.fromkeys((*conclusion.alternatives, *alternatives[:MAX_ALTERNATIVES]))),
         explained=tuple(sorted(explained)),
     )

@@ -92,7 +92,6 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
         f"{_how_stopped(view, ended, stopped)}{_said(words, seen)} {codes.CONCLUSIONS[code].why}",
         culprits=suspects,
         victims=waiting,
-        host=view.incident.job.hosts.get(one),
         evidence=(
             *last_proof(view, *sorted(suspects)),
             *((proof(first),) if first else ()),

@@ -22,6 +22,7 @@ from fsdp_doctor.subjects.incident import (
 
 TAIL = 25
 """Lines at the end of a file that count as its end."""
+QUOTED = 200
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,18 @@ class View:
 
     def frames_of(self, rank: int) -> tuple[Frame, ...]:
         """The stack that is known of a rank: a traceback, a call site, a dump of its threads."""
+        return self._frames.get(rank, ())
+
+    @cached_property
+    def _frames(self) -> dict[int | None, tuple[Frame, ...]]:
+        found: dict[int | None, tuple[Frame, ...]] = {}
         for hit in self.hits:
-            if hit.origin.rank == rank and hit.frames:
-                return hit.frames
-        return next((s.frames for s in self.incident.stacks if s.rank == rank and s.main), ())
+            if hit.frames:
+                found.setdefault(hit.origin.rank, hit.frames)
+        for stack in self.incident.stacks:
+            if stack.main:
+                found.setdefault(stack.rank, stack.frames)
+        return found
 
     def own_frame_of(self, rank: int) -> Frame | None:
         """Where a rank stood in the program itself."""
@@ -136,15 +145,17 @@ class View:
         words = self.last_words(rank)
         return phases.of_text(words) if words else None
 
-    def _is_hit(self, last: LastLine) -> bool:
-        return any(h.origin.line == last.origin.line and h.origin.file == last.origin.file for h in self.hits)
-
     def last_words(self, rank: int) -> str:
         """The last line of a rank that is the program's own."""
         last = self.last.get(rank)
         if last is None:
             return ""
-        return (last.text if not last.own and not self._is_hit(last) else last.own).strip()[:200]
+        is_own = not last.own and (last.origin.file, last.origin.line) not in self._places
+        return (last.text if is_own else last.own).strip()[:QUOTED]
+
+    @cached_property
+    def _places(self) -> frozenset[tuple[str, int]]:
+        return frozenset((h.origin.file, h.origin.line) for h in self.hits)
 
     def survived(self, hit: Hit) -> bool:
         """Whether the job went on well after a line: later steps, or an end without any failure."""
