@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_doctor import process
+from fsdp_doctor.memory import leftovers
 from fsdp_doctor.memory.events import BrokenEvents, read
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.replay import START, Replay, ReplayError, _died, _environment, _refused, _result

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .loading import HfLoss, Refused, call, function, hf_batch
-from .refusals import KIND, inspect
+from .refusals import KIND, inspect, unwrapped
 from .sharding import dtype
 
 
@@ -15,14 +16,15 @@ def model_of(job: dict[str, Any]) -> torch.nn.Module:
     """The model on meta tensors, whatever its size. Raises `Refused`."""
     spec, args = job["model"], job.get("model_args") or {}
     factory: Any = HfLoss(spec[3:]) if spec.startswith("hf:") else function(spec, "model")
-    with torch.device("meta"):
+    with torch.device("meta"), unwrapped():
         model = call(factory, args, "model")
     if not isinstance(model, torch.nn.Module):
         staged = type(model).__module__.startswith("torch.distributed.pipelining")
         raise Refused(
             KIND if staged else "model",
-            f"--model {spec}: it returned a {type(model).__name__} and not a torch.nn.Module"
+            f"--model {spec}: it returned {named(model)} and not a torch.nn.Module"
             + (": pipeline parallelism is not modelled, give the module of one stage" if staged else ""),
+            place_of_function(factory),
         )
     inspect(model)
     if job.get("dtype"):
@@ -43,8 +45,47 @@ def batch_function(job: dict[str, Any]) -> Any:
 def batch_of(job: dict[str, Any], made_by: Any, device: str) -> tuple[Any, ...]:
     """One batch on a device. Raises `Refused`."""
     batch = call(made_by, job.get("batch_args") or {}, "batch", device)
+    wrong, place = "", place_of_function(made_by)
     if batch is None:
-        raise Refused("batch", "the batch function returned None and not a tuple of tensors")
+        wrong = "None and not a tuple of tensors"
+    elif isinstance(batch, (Iterator, torch.utils.data.DataLoader)):
+        wrong = f"{named(batch)} and not one batch: return next(iter(loader))"
+    elif isinstance(batch, str) or type(batch).__module__.partition(".")[0] == "numpy":
+        wrong = f"{named(batch)} and not a tuple of tensors"
+    if wrong:
+        raise Refused("batch", f"the batch function returned {wrong}", place)
     if not isinstance(batch, tuple):
         batch = tuple(batch) if isinstance(batch, list) else (batch,)
+    for name, tensor in _tensors(batch):
+        if tensor.device.type != device:
+            raise Refused(
+                "batch",
+                f"{name} of the batch is on {tensor.device}: make it on the device that the function gets",
+                place,
+            )
     return batch
+
+
+def place_of_function(function: Any) -> str:
+    """File and line of a function; "" where it has none."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def named(value: object) -> str:
+    """What a value is, for a sentence."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    kind = type(value).__name__
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _tensors(batch: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    for i, value in enumerate(batch):
+        for name, one in value.items() if isinstance(value, Mapping) else ((f"value {i + 1}", value),):
+            if isinstance(one, torch.Tensor):
+                yield str(name), one

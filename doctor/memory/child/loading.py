@@ -11,9 +11,11 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-NO_GPU = ("not compiled", "not linked", "NVIDIA driver")
-WHILE_BUILT = "while the model is built"
-"""What a refused connection says; libraries wrap the exception in ones of their own."""
+from .fences import end_copy
+from .hints import WHILE_BUILT, hint, pipelined, said
+
+HERE = os.getcwd()
+"""Where the doctor was called: files are named from here, wherever the user's code goes."""
 
 
 class Refused(Exception):
@@ -30,7 +32,9 @@ def function(spec: str, what: str) -> Callable[..., Any]:
     try:
         module = _file(source) if source.endswith(".py") else importlib.import_module(source)
     except BaseException as error:
+        end_copy()
         _reraise(error, what, f"{what} {spec}: importing {source} failed")
+    end_copy()
     found = getattr(module, name, None)
     if not callable(found):
         near = ", ".join(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
@@ -42,7 +46,7 @@ def function(spec: str, what: str) -> Callable[..., Any]:
 
 
 def _file(path: str) -> Any:
-    path = os.path.abspath(path)
+    path = os.path.normpath(os.path.join(HERE, path))
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
     folder, name = os.path.split(path)
@@ -63,27 +67,19 @@ def call(factory: Callable[..., Any], args: dict[str, Any], what: str, *first: o
     try:
         return factory(*first, **args)
     except BaseException as error:
+        end_copy()
         _reraise(error, what, f"the {what} function failed")
+    finally:
+        end_copy()
 
 
-def _reraise(error: BaseException, what: str, said: str) -> Any:
-    if isinstance(error, (KeyboardInterrupt, Refused)):
+def _reraise(error: BaseException, what: str, saying: str) -> Any:
+    if isinstance(error, Refused):
         raise error
-    text = f"{type(error).__name__}: {error}".strip().rstrip(":")
-    place = user_place(error)
-    hint = ""
-    if any(f"{os.sep}pipelining{os.sep}" in f.filename for f in traceback.extract_tb(error.__traceback__)):
-        what, hint = "unmodelled", " (pipeline parallelism is not modelled: return the module of one stage)"
-    elif "_cuda_" in text or ("CUDA" in text and any(w in text for w in NO_GPU)):
-        hint = " (it asks for a GPU: leave the device to the doctor, which places the module and the batch)"
-    elif WHILE_BUILT in text or any(w in text for w in ("offline", "couldn't connect", "Max retries")):
-        hint = " (it needs the network: build the model from a configuration, without downloading weights)"
-    elif what == "batch" and isinstance(error, TypeError) and "positional argument" in text:
-        hint = " (it is called with the device and the arguments of --batch-args)"
-    elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
-        hint = " (it builds real tensors: leave the device to the doctor, under which they take no memory)"
+    text = f"{type(error).__name__}: {said(error)}".strip().rstrip(":")
+    kind = "unmodelled" if pipelined(error) else what
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
-    raise Refused(what, f"{said}: {one_line(text)}{hint}", place, trace) from None
+    raise Refused(kind, f"{saying}: {one_line(text)}{hint(error, what)}", user_place(error), trace) from None
 
 
 def one_line(text: str) -> str:

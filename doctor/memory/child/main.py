@@ -13,6 +13,8 @@ import warnings
 from typing import Any
 
 from .events import write_json
+from .fences import end_copy, guard, leave
+from .hints import hint, said
 from .loading import Refused, one_line, user_place
 
 
@@ -45,6 +47,7 @@ def main(path: str) -> None:
     if job.get("seconds"):
         faulthandler.dump_traceback_later(float(job["seconds"]), exit=True, file=stack)
     stage = Stage(folder)
+    guard()
     os.dup2(2, 1)  # what the user's code prints is no answer
     warnings.simplefilter("ignore")
     began = time.monotonic()
@@ -77,14 +80,14 @@ def main(path: str) -> None:
         }
     except BaseException as error:
         result = {"refused": _failure(error, stage.name, replay)}
+    end_copy()
     result["seconds"] = round(time.monotonic() - began, 3)
     result["stages"] = stage.seconds
     result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )
     write_json(os.path.join(folder, "result.json"), result)
-    sys.stderr.flush()
-    os._exit(0)  # taking fake tensors and process groups apart in order takes seconds and serves nobody
+    leave(0)  # taking fake tensors and process groups apart in order takes seconds and serves nobody
 
 
 def _works() -> dict[str, Any]:
@@ -105,7 +108,9 @@ def _works() -> dict[str, Any]:
 
 def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
     """An exception of torch's or of the model's, in one line with its module and place."""
-    said = one_line(f"{type(error).__name__}: {error}")
+    text = one_line(f"{type(error).__name__}: {said(error)}".strip().rstrip(":")) + hint(error)
+    if replay is not None and isinstance(error, (TypeError, AttributeError, KeyError)):
+        text += getattr(replay, "hint", "")
     kind, operator = "failed", ""
     name = type(error).__name__
     if replay is not None and replay.tracker is not None:
@@ -115,13 +120,13 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
             "DynamicOutputShapeException",
             "DataDependentOutputException",
         ) or (
-            (isinstance(error, NotImplementedError) and "fake" in str(error).lower())
-            or ("meta" in str(error).lower() and isinstance(error, NotImplementedError))
+            (isinstance(error, NotImplementedError) and "fake" in said(error).lower())
+            or ("meta" in said(error).lower() and isinstance(error, NotImplementedError))
         ):
             kind = "operator"
     return {
         "kind": kind,
-        "text": said,
+        "text": text,
         "stage": stage,
         "operator": operator,
         "module": replay.tracker.failed_in if replay is not None and replay.tracker is not None else "",

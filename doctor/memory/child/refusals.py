@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -53,6 +54,19 @@ def watch(device: str) -> None:
         )
 
 
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """While the model is built: the user's function may not wrap it by FSDP1."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as Wrapper
+
+    real = Wrapper.__init__
+    Wrapper.__init__ = _refuser(f"the model is wrapped by FullyShardedDataParallel already: {PLAIN}", real)
+    try:
+        yield
+    finally:
+        Wrapper.__init__ = real
+
+
 def inspect(model: nn.Module) -> None:
     """Raises `Refused` for a model that holds what is not modelled."""
     from torch.distributed.tensor import DTensor
@@ -89,8 +103,8 @@ def _foreign(module: nn.Module) -> str:
         return "TorchScript is not modelled: return the module that it was made from"
     if hasattr(module, "_fsdp_wrapped_module") or hasattr(module, "set_requires_gradient_sync"):
         return f"it is sharded by FSDP already: {PLAIN}"
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        return f"it is wrapped by DistributedDataParallel already: {PLAIN}"
+    if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        return f"it is wrapped by {kind.__name__} already: {PLAIN}"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
         return "its gradient is sparse, which FSDP does not reduce: make it with sparse=False"
     return ""

@@ -29,6 +29,8 @@ class Replay:
         self.job, self.stage = job, stage
         self.events = Events()
         self.tracker: Tracker | None = None
+        self.hint = ""
+        """What is said of the batch where the model does not get along with it."""
 
     def run(self) -> dict[str, Any]:
         """The result's fields; raises `Refused` and whatever torch raises."""
@@ -67,6 +69,7 @@ class Replay:
             self.events.mark("batch")
             batch = batch_of(job, made_by, "cpu")
             loop = Loop(sharded, batch, job)
+            self.hint = loop.hint
             order.install()
             for i in range(int(job.get("steps") or 2)):
                 stage.enter(f"step {i + 1}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from .building import named, place_of_function
 from .loading import Refused
 from .sharding import Sharded, alike
 
@@ -45,23 +47,48 @@ def arguments(model: torch.nn.Module, batch: tuple[Any, ...]) -> tuple[tuple[Any
 
     Raises `Refused` where the model's forward does not take them.
     """
-    while isinstance(model, WRAPPERS):
-        model = model.module
-    forward = inspect.signature(model.forward)
-    if len(batch) == 1 and isinstance(batch[0], dict) and all(isinstance(k, str) for k in batch[0]):
+    forward = inspect.signature(_plain(model).forward)
+    if keys(batch):
         with suppress(TypeError):
             forward.bind(**batch[0])
-            return (), batch[0]
+            return (), dict(batch[0])
     try:
         forward.bind(*batch)
     except TypeError as error:
-        code, name = getattr(model.forward, "__code__", None), model.forward.__qualname__
+        called = _plain(model).forward
+        given, them = (f"{len(batch)} values", "them") if len(batch) != 1 else ("one value", "it")
         raise Refused(
             "batch",
-            f"the batch has {len(batch)} values, and {name}{forward} does not take them: {error}",
-            f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "",
+            f"the batch has {given}, and {called.__qualname__}{forward} does not take {them}: {error}"
+            + unnamed(model, batch),
+            place_of_function(called),
         ) from None
     return batch, {}
+
+
+def keys(batch: tuple[Any, ...]) -> list[str]:
+    """The names in a batch that is one mapping of names to values; none for any other."""
+    if len(batch) == 1 and isinstance(batch[0], Mapping) and all(isinstance(k, str) for k in batch[0]):
+        return list(batch[0])
+    return []
+
+
+def unnamed(model: torch.nn.Module, batch: tuple[Any, ...]) -> str:
+    """For a mapping that is passed as one value because its names are not those of the arguments; else ""."""
+    if not keys(batch):
+        return ""
+    forward = _plain(model).forward
+    wanted = [n for n, p in inspect.signature(forward).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    return (
+        f" (the batch has the names {', '.join(keys(batch))}; {forward.__qualname__} has "
+        f"{', '.join(wanted) or 'none'}, so that it got the mapping as one value)"
+    )
+
+
+def _plain(model: torch.nn.Module) -> torch.nn.Module:
+    while isinstance(model, WRAPPERS):
+        model = model.module
+    return model
 
 
 class Loop:
@@ -70,6 +97,8 @@ class Loop:
     def __init__(self, sharded: Sharded, batch: tuple[Any, ...], job: dict[str, Any]) -> None:
         self.sharded, self.job = sharded, job
         self.batch, self.named = arguments(sharded.model, batch)
+        self.hint = unnamed(sharded.model, batch) if self.batch else ""
+        """What is said of the batch where the model does not get along with it."""
         self.optimizer = optimizer(sharded.model, job.get("optimizer", "adamw"))
         self.accumulate = int(job.get("accumulate") or 1)
         cast = job.get("autocast")
@@ -108,22 +137,24 @@ class Loop:
             return self._scalar(self.sharded.model(*self.batch, **self.named)) / self.accumulate
 
     def _scalar(self, loss: Any) -> Any:
+        wrong = ""
         if not isinstance(loss, torch.Tensor):
-            raise Refused(
-                "loss",
-                f"the model returned {_kind(loss)} and not a scalar loss: "
-                "wrap it in a module that returns the loss alone",
+            whole = getattr(loss, "loss", None) is not None or (isinstance(loss, Mapping) and "loss" in loss)
+            advice = "wrap it in a module that returns " + ("its .loss" if whole else "the loss") + " alone"
+            wrong = f"{named(loss)} and not a scalar loss: {advice}"
+        elif loss.numel() != 1:
+            wrong = f"a tensor of shape {tuple(loss.shape)} and not a scalar loss"
+        elif not loss.is_floating_point():
+            wrong = (
+                f"a scalar of {str(loss.dtype).removeprefix('torch.')}, and a loss is a floating-point number"
             )
-        if loss.numel() != 1:
+        elif not loss.requires_grad:
             raise Refused(
-                "loss", f"the model returned a tensor of shape {tuple(loss.shape)} and not a scalar loss"
+                "loss", "the loss that the model returned depends on no parameter that trains", self._place()
             )
-        if not loss.requires_grad:
-            raise Refused("loss", "the loss that the model returned depends on no parameter that trains")
+        if wrong:
+            raise Refused("loss", f"the model returned {wrong}", self._place())
         return loss
 
-
-def _kind(value: object) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a {type(value).__name__}"
+    def _place(self) -> str:
+        return place_of_function(_plain(self.sharded.model).forward)

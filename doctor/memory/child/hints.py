@@ -1,0 +1,56 @@
+"""What an error in the user's code means where there is no GPU, no network, no input and no value."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+NO_GPU = ("not compiled", "not linked", "nvidia driver", "_cuda_")
+WHILE_BUILT = "while the model is built"
+"""What a refused connection says; libraries wrap the exception in ones of their own."""
+OFFLINE = (WHILE_BUILT, "offline", "couldn't connect", "max retries", "outgoing traffic has been disabled")
+NO_VALUES = (".numpy() is not supported for tensor subclasses", "can't convert meta tensor to numpy")
+
+PIPELINE = "pipeline parallelism is not modelled: return the module of one stage"
+GPU = "it asks for a GPU: leave the device to the doctor, which places the module and the batch"
+NETWORK = "it needs the network: build the model from a configuration, without downloading weights"
+REAL = "it builds real tensors: leave the device to the doctor, under which they take no memory"
+INPUT = "it reads standard input, which is empty here: give what it asks for with --model-args"
+VALUES = "tensors have shapes and no values here"
+DEVICE = "it is called with the device and the arguments of --batch-args"
+
+
+def pipelined(error: BaseException) -> bool:
+    """Whether an error comes from torch's pipeline parallelism."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(f"{os.sep}pipelining{os.sep}" in f.filename for f in frames)
+
+
+def hint(error: BaseException, what: str = "") -> str:
+    """What to do about an error, in words that follow it; "" where its own text says it."""
+    text = f"{type(error).__name__}: {said(error)}"
+    lower = text.lower()
+    found = ""
+    if pipelined(error):
+        found = PIPELINE
+    elif "_cuda_" in lower or ("cuda" in lower and any(w in lower for w in NO_GPU)):
+        found = GPU
+    elif any(w in lower for w in OFFLINE):
+        found = NETWORK
+    elif isinstance(error, EOFError):
+        found = INPUT
+    elif any(w in lower for w in NO_VALUES):
+        found = VALUES
+    elif what == "batch" and isinstance(error, TypeError) and "positional argument" in text:
+        found = DEVICE
+    elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
+        found = REAL
+    return f" ({found})" if found else ""
+
+
+def said(error: BaseException) -> str:
+    """An exception's own text, also where asking for it raises."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"its text cannot be had: {type(another).__name__}"
