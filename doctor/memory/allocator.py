@@ -34,6 +34,11 @@ class Block:
         self.free = True
         self.key: tuple[int, int] = (0, 0)
 
+    @property
+    def stream(self) -> int:
+        """The stream that it was allocated for."""
+        return self.stream_small >> 1
+
 
 @dataclass(slots=True)
 class Counters:

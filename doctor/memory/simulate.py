@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -44,24 +45,34 @@ class Run:
     host: HostMemory = field(default_factory=HostMemory)
 
 
+LAUNCHES = 1024
+"""Kernels that CUDA queues, about, before a launch makes the host wait for the GPU."""
+
+
 def simulate(
-    events: EventList, *, expandable: bool = False, deferred: bool = False, until: int | None = None
+    events: EventList, *, expandable: bool = False, late: bool = False, until: int | None = None
 ) -> Run:
     """Let the allocator serve the events.
 
-    `deferred`: blocks that another stream used become reusable only when the host has waited for an event
-    behind them; that is the upper end of what is reserved. Allocated is taken from the immediate variant.
+    A block that another stream used may be handed out again when an event behind its last use is found done.
+    A GPU that keeps up is done at once. With `late` it is as far behind as it can be: the event is done when
+    the host has waited for it, or has launched LAUNCHES kernels since (each block that was allocated counts
+    as one). What is allocated is taken from the other variant.
     """
     allocator = Allocator(expandable)
     counters = allocator.counters
     run = Run()
     blocks: dict[int, Block] = {}
     used: set[int] = set()
-    waiting: list[tuple[int, Block]] = []
+    waiting: deque[tuple[int, int, Block]] = deque()
+    launched = 0
     phase = Phase("start", 0, 0)
     run.phases.append(phase)
     for row, (kind, block, size, stream, operator, _) in enumerate(events.rows()):
         if kind == ALLOCATE:
+            launched += 1
+            while waiting and waiting[0][1] <= launched - LAUNCHES:
+                allocator.reuse(waiting.popleft()[2])
             blocks[block] = allocator.allocate(size, stream)
             if counters.allocated > phase.peak:
                 phase.peak, phase.peak_row = counters.allocated, row
@@ -70,18 +81,17 @@ def simulate(
         elif kind == FREE:
             freed = blocks.pop(block)
             allocator.count_freed(freed)
-            if deferred and block in used:
-                waiting.append((row, freed))
+            if late and block in used:
+                waiting.append((row, launched, freed))
             else:
                 allocator.reuse(freed)
             used.discard(block)
         elif kind == USED:
-            used.add(block)
+            if blocks[block].stream != stream:
+                used.add(block)
         elif kind == WAITED:
-            if waiting:
-                for _, ready in [w for w in waiting if w[0] < size]:
-                    allocator.reuse(ready)
-                waiting = [w for w in waiting if w[0] >= size]
+            while waiting and waiting[0][0] < size:
+                allocator.reuse(waiting.popleft()[2])
         elif kind == MARK:
             phase.after, phase.reserved = counters.allocated, counters.reserved_peak
             phase = Phase(events.operator_names[operator], row, counters.allocated, counters.allocated, row)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_doctor.memory.simulate import Run, Step, steps
+from fsdp_doctor.memory.bounds import reserved
+from fsdp_doctor.memory.events import EventList
+from fsdp_doctor.memory.simulate import Step, simulate, steps
 from tests.support.replays import job, runs, truth
+from tests.support.replays import replayed as replays
 
 pytest.importorskip("torch")
 
@@ -34,16 +37,18 @@ FAMILIES = (
 OWN = [(c, t) for c, t in truth("own") if c["id"] in FAMILIES]
 
 
-def values(found: Run | str) -> Step:
-    assert isinstance(found, Run), found
-    return steps(found.phases)[-1]
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EventList]:
+    cases = [("shared", c) for c, _ in LLAMA] + [("more", c) for c, _ in MORE] + [("own", c) for c, _ in OWN]
+    found = replays([job(s, c) for s, c in cases], tmp_path_factory.mktemp("replays"), 900)
+    refused = [f for f in found if isinstance(f, str)]
+    assert not refused, refused
+    return {str(c["id"]): f for (_, c), f in zip(cases, found, strict=True) if isinstance(f, EventList)}
 
 
 @pytest.fixture(scope="module")
-def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
-    cases = [("shared", c) for c, _ in LLAMA] + [("more", c) for c, _ in MORE] + [("own", c) for c, _ in OWN]
-    found = runs([job(s, c) for s, c in cases], tmp_path_factory.mktemp("replays"), 900)
-    return {str(c["id"]): values(f) for (_, c), f in zip(cases, found, strict=True)}
+def replayed(events: dict[str, EventList]) -> dict[str, Step]:
+    return {case: steps(simulate(found).phases)[-1] for case, found in events.items()}
 
 
 @pytest.mark.timeout(900)
@@ -70,6 +75,26 @@ def test_other_families_within_half_a_per_cent(
     peak = max(found.fwd_bwd_peak, found.opt_peak)
     assert peak == pytest.approx(measured["peak"], rel=0.005)
     assert found.after_backward == pytest.approx(last["after_backward"], rel=LEFT.get(str(case["id"]), 0.001))
+
+
+FSDP1 = [(c, t) for c, t in LLAMA + MORE + OWN if c["api"] == "fsdp1"]
+AGAIN = json.loads((Path(__file__).parents[2] / "fixtures" / "memory_truth" / "again.json").read_text())[
+    "runs"
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "measured"), FSDP1, ids=lambda x: x.get("id", "") if "gpu" not in x else "")
+def test_what_fsdp1_holds_lies_in_its_band(
+    case: dict[str, object], measured: dict[str, object], events: dict[str, EventList]
+) -> None:
+    found = events[str(case["id"])]
+    low, high = reserved(found, simulate(found))
+    again = [run for name, runs in AGAIN.items() if name.endswith(f"/{case['id']}") for run in runs]
+    for run in (measured, *again):
+        assert low <= run["reserved"] - (run["base"] >> 21 << 21) <= high
+    assert high <= low * 1.3
 
 
 REFUSED = {"two_tower-fsdp2", "two_tower-fsdp1", "video-fsdp2", "resnet-fsdp2"}

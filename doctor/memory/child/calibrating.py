@@ -15,7 +15,7 @@ from .events import Events
 from .loading import Refused, no_network, one_line
 from .measuring import OutOfMemory
 from .meters import Entry, meter
-from .tracker import tensors
+from .storages import tensors
 
 BACKENDS = {"Cudnn": "cudnn", "Flash": "flash", "Efficient": "efficient"}
 """By a part of the name of an attention's autograd node; another name is the composite of small operators."""

@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor
 from . import device_memory
 from .events import Events
 from .kernels import Kernels
-from .tracker import Tracker, tensors
+from .storages import tensors
+from .tracker import Tracker
 
 ROUND = 512
 """Bytes to which a block is rounded."""

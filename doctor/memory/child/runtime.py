@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from . import backward_streams
 from .tracker import Tracker
 from .where import Labelled
 
@@ -18,6 +19,7 @@ def patch(tracker: Tracker, offload: bool = False) -> None:
         _foreach()  # what is on the host is stepped by a loop over the parameters
     _addresses()
     _streams(tracker)
+    backward_streams.follow()
     _propagation(tracker)
     label_buffers(tracker)
     _no_tracing()

@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import values
 from .engine_sums import in_place
-from .events import USED, WAITED, Events
+from .events import Events
 from .kernels import Kernels
-from .where import Labelled, Where
+from .storages import Storages, tensors
 
 aten = torch.ops.aten
 prim_device = torch.ops.prim.device.default
@@ -35,129 +35,18 @@ OWN = __file__.rsplit("/", 1)[0]
 FREE_OPS = frozenset(("profiler", "prim"))
 
 
-class Entry:
-    """One living storage."""
-
-    __slots__ = ("block", "host", "ref", "size")
-
-    def __init__(self, ref: weakref.ref[Any], size: int, block: int, host: bool) -> None:
-        self.ref, self.size, self.block, self.host = ref, size, block, host
-
-
-class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
-    """The dispatch mode. `host` makes new tensors host tensors while it is set, `pinned` pinned ones."""
+class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
+    """The dispatch mode over the account of storages."""
 
     def __init__(self, events: Events, kernels: Kernels) -> None:
-        super().__init__()
-        self.events, self.kernels, self.where = events, kernels, Where(events)
-        self.live: dict[int, Entry] = {}
-        self.refs: dict[int, int] = {}
-        self.paused = 0
-        self.host = self.pinned = False
-        self.any_host = False
+        TorchDispatchMode.__init__(self)
+        Storages.__init__(self, events)
+        self.kernels = kernels
         self.assumed = values.Assumed()
         self.seen: dict[str, int] = {}
         self.running: Any = None
         self.failed_in = ""
         self._pending: tuple[weakref.ref[Any], int, int] | None = None
-        self._streams: dict[int, int] = {}
-        self._watch_resizing()
-
-    # ------------------------------------------------------------------------------------ storages
-    def stream(self) -> int:
-        """The number of the current stream."""
-        current = torch.cpu._current_stream
-        found = self._streams.get(id(current))
-        if found is None:
-            found = self._streams[id(current)] = self.events.streams.number(f"stream {len(self._streams)}")
-        return found
-
-    def watch(self, storage: Any, operator: str, share: int | None = None, host: bool = False) -> None:
-        """Note a storage unless it is known. `share` is a block that it lives in together with another."""
-        key = storage._cdata
-        if key in self.live:
-            return
-        size = storage.nbytes()
-        if share is not None:
-            self.refs[share] += 1
-            block = share
-        else:
-            block = self._new(size, operator, host)
-        if host:
-            self.any_host = True
-
-        def gone(_: object, key: int = key) -> None:
-            entry = self.live.pop(key, None)
-            if entry is not None:
-                self._drop(entry.block, entry.host)
-
-        self.live[key] = Entry(weakref.ref(storage, gone), size, block, host)
-
-    def _new(self, size: int, operator: str, host: bool = False) -> int:
-        if not size:
-            return -1
-        stream = int(self.pinned) if host else self.stream()
-        block = self.events.allocate(size, stream, self.label or operator, self.where.now(), host)
-        self.refs[block] = 1
-        return block
-
-    def _drop(self, block: int, host: bool = False) -> None:
-        if block < 0:
-            return
-        self.refs[block] -= 1
-        if not self.refs[block]:
-            del self.refs[block]
-            self.events.free(block, host)
-
-    def keep(self, size: int, operator: str) -> None:
-        """A block that is never given back, as a library's workspace."""
-        self._new(size, operator)
-
-    def is_host(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lives in host memory."""
-        entry = self.live.get(tensor.untyped_storage()._cdata)
-        return entry is not None and entry.host
-
-    def to_host(self, tensor: torch.Tensor) -> None:
-        """Take a tensor's memory from the GPU's account to the host's."""
-        storage = tensor.untyped_storage()
-        entry = self.live.get(storage._cdata)
-        if entry is not None and not entry.host:
-            self._drop(entry.block)
-            entry.block, entry.host, self.any_host = self._new(entry.size, "host", True), True, True
-
-    def used_by(self, tensor: torch.Tensor, stream: object) -> None:
-        """record_stream: another stream has work on a tensor."""
-        entry = self.live.get(tensor.untyped_storage()._cdata)
-        number = self._streams.get(id(stream))
-        if entry is not None and entry.block >= 0 and not entry.host and number is not None:
-            self.events.row(USED, entry.block, 0, number, 0, 0)
-
-    def waited(self, upto: int) -> None:
-        """The host waited for an event that was recorded when there were `upto` rows."""
-        self.events.row(WAITED, -1, upto, 0, 0, 0)
-
-    def _watch_resizing(self) -> None:
-        real = torch.UntypedStorage.resize_
-
-        def resize_(storage: Any, size: int) -> Any:
-            result = real(storage, size)
-            if not self.paused:
-                self.resized(storage)
-            return result
-
-        torch.UntypedStorage.resize_ = resize_
-
-    def resized(self, storage: Any) -> None:
-        """FSDP frees and allocates its buffers by resizing storages."""
-        entry = self.live.get(storage._cdata)
-        if entry is None:
-            self.watch(storage, "resize_")
-            return
-        size = storage.nbytes()
-        if size != entry.size:
-            self._drop(entry.block, entry.host)
-            entry.size, entry.block = size, self._new(size, "resize_", entry.host)
 
     # ------------------------------------------------------------------------------------ dispatch
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -175,8 +64,10 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
         self.running = func
         in_backward = torch._C._current_graph_task_id() != -1
         share, operand = None, None
-        if in_backward and in_place(func):
-            share, operand = self._left_operand(args)
+        if in_backward:
+            self._handed_over(args)
+            if in_place(func):
+                share, operand = self._left_operand(args)
         for size, name in self.kernels.workspaces(func, args, in_backward):
             self.keep(size, name)
         answer = values.intercept(self, func, args, kwargs)
@@ -272,15 +163,3 @@ class Tracker(Labelled, TorchDispatchMode):  # type: ignore[misc]
                 return function(*args, **kwargs)
 
         return wrapped
-
-
-def tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists, tuples and dictionaries."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for part in tree:
-            yield from tensors(part)
-    elif isinstance(tree, dict):
-        for part in tree.values():
-            yield from tensors(part)

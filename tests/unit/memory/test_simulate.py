@@ -9,7 +9,7 @@ import pytest
 from fsdp_doctor.memory.child import events as written
 from fsdp_doctor.memory.events import BrokenEvents, EventList, read
 from fsdp_doctor.memory.host import PAGEABLE, PINNED, rounded
-from fsdp_doctor.memory.simulate import living, simulate, steps
+from fsdp_doctor.memory.simulate import LAUNCHES, living, simulate, steps
 
 MIB = 1 << 20
 
@@ -69,7 +69,7 @@ def test_blocks_that_another_stream_used_wait_for_the_host(tmp_path: Path) -> No
     e.allocate(30 * MIB, 0, "all-gather", 0)
     events = kept(e, tmp_path)
     assert simulate(events).reserved_peak == 30 * MIB
-    assert simulate(events, deferred=True).reserved_peak == 90 * MIB
+    assert simulate(events, late=True).reserved_peak == 90 * MIB
 
 
 def test_host_memory_is_kept_apart(tmp_path: Path) -> None:
@@ -105,3 +105,23 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, change: dict[str, object]
     e.write(str(tmp_path / "events.bin"))
     with pytest.raises(BrokenEvents):
         read(tmp_path / "events.bin", {**e.header(), **change})
+
+
+def test_a_stream_that_uses_its_own_blocks_waits_for_nothing(tmp_path: Path) -> None:
+    e = written.Events()
+    for _ in range(3):
+        block = e.allocate(30 * MIB, 1, "all-gather", 0)
+        e.row(written.USED, block, 0, 1, 0, 0)
+        e.free(block)
+    assert simulate(kept(e, tmp_path), late=True).reserved_peak == 30 * MIB
+
+
+def test_the_queue_of_launches_bounds_the_wait(tmp_path: Path) -> None:
+    e = written.Events()
+    for _ in range(4):
+        block = e.allocate(30 * MIB, 0, "all-gather", 0)
+        e.row(written.USED, block, 0, 1, 0, 0)
+        e.free(block)
+        for _ in range(LAUNCHES):
+            e.free(e.allocate(512, 0, "aten::add", 0))
+    assert simulate(kept(e, tmp_path), late=True).reserved_peak == 32 * MIB

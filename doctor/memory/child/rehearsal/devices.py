@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from .. import values
 from ..events import Events
 from ..kernels import Kernels
-from ..tracker import Tracker, tensors
+from ..storages import tensors
+from ..tracker import Tracker
 
 aten = torch.ops.aten
 GPU = torch.device("cpu", 0)

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
-from ..tracker import tensors
+from ..storages import tensors
 from .devices import GPU, real, translated
 from .notes import Notes
 from .steps import Steps
