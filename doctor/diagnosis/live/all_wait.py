@@ -9,7 +9,7 @@ from fsdp_doctor.subjects.stacks import ALL_WAIT, ELSEWHERE, WORKING, LiveConclu
 
 
 def all_wait(job: LiveJob, group: StackGroup) -> LiveConclusion:
-    """An idle GPU among busy ones accuses its rank; else nobody is accused, since all stand at the same place."""
+    """An idle GPU among busy ones accuses its rank; else nobody is accused: all stand at the same place."""
     if suspects := _idle_among_spinning(job):
         return LiveConclusion(
             ELSEWHERE,
