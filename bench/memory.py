@@ -46,6 +46,12 @@ ABOUT = """# Predicted against measured peaks
 Written by `python -m bench.memory accuracy --write`. Truth: one H200, torch 2.11 + CUDA 13.0, cuDNN 9.19, rank 0 of N
 over a fake process group (DDP: over NCCL), three steps. Errors are predicted over measured, less one. `shared`, `more`
 and `hf` are the cases that the replay was first compared with; `own` are models and options measured afterwards.
+
+`dryrun --on-gpu` measured 20 of them again, evenly chosen from `shared`, `more` and `own` (FSDP2 and FSDP1, 258 moments
+of two steps): the peak was the predicted one to the byte in 18 and within 0.0001 % in two; no peak of a moment was off
+by more than 0.052 %, nor what is left after one by more than 0.029 %. Two of the 20 differ from the truth of the table,
+by -0.104 % and -0.000 %: the GPU's own spread. A convolution net whose cuDNN algorithms had only been assumed was off
+by -15.6 %, and by nothing after `--calibrate`.
 """
 BUCKETS = """NCCL may keep the buckets that DDP replaces before its second step until that step's backward is over. It is a
 matter of timing; the verdict's margin holds the difference.

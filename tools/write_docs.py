@@ -1,10 +1,12 @@
-"""Write docs/checks/*.md from the checks' docstrings, and README.md's help and output from the commands.
+"""Write docs/checks/*.md from the checks' docstrings, README.md's help and output from the commands, and the
+table of docs/rehearse.md from what was measured.
 
 `--check` writes nothing and exits 1 where a file is not what would be written.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -32,6 +34,7 @@ FAMILIES = {
     "LOG": "What failed jobs leave behind, and jobs that hang",
 }
 OUTPUT = re.compile(r"(<!-- output -->\n```\n).*?(```\n<!-- /output -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- rehearsed -->\n).*?(<!-- /rehearsed -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- help: ([a-z ]*)-->\n```\n).*?(```\n<!-- /help -->)", re.DOTALL)
 
 
@@ -76,6 +79,24 @@ def demonstration() -> str:
     return re.sub(r" in [0-9.]+ s ", " in 0.4 s ", text)
 
 
+def rehearsed() -> str:
+    """Rehearsals on a GPU beside those on fake tensors, as a table."""
+    found = json.loads((ROOT / "fixtures" / "rehearsed.json").read_text("utf-8"))
+    lines = [
+        "| plain.py … | ranks | on the GPU | on fake tensors | difference, bytes | reserved: GPU, fake |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in sorted(found["runs"], key=lambda r: (r["world_size"], r["arguments"])):
+        real, fake = run["peak"] - run["workspaces"], run["fake_peak"]
+        low, high = (f"{n >> 20}" for n in run["fake_reserved"])
+        lines.append(
+            f"| {' '.join(run['arguments']) or '(FSDP2)'} | {run['world_size']} | {real / 2**20:.3f} "
+            f"| {fake / 2**20:.3f} | {real - fake} | {run['reserved'] - run['workspaces'] >> 20}, "
+            f"{low if low == high else f'{low} to {high}'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def wanted() -> dict[Path, str]:
     """Every generated file and what belongs in it."""
     families: dict[str, list[CheckSpec]] = {}
@@ -84,6 +105,9 @@ def wanted() -> dict[Path, str]:
     files = {ROOT / "docs" / "checks" / f"{f}.md": page(f, checks) for f, checks in families.items()}
     readme = ROOT / "README.md"
     files[readme] = OUTPUT.sub(lambda m: m[1] + demonstration() + m[2], _helps(readme.read_text("utf-8")))
+    page_of_rehearsals = ROOT / "docs" / "rehearse.md"
+    told = page_of_rehearsals.read_text("utf-8")
+    files[page_of_rehearsals] = TABLE.sub(lambda m: m[1] + rehearsed() + m[2], told)
     return files
 
 
