@@ -26,6 +26,8 @@ def candidates(view: View) -> list[Candidate]:
     if not waiting or view.world is None:
         return []
     missing = view.expected - waiting - _heard(view)
+    if not view.waited:
+        missing -= _stopped_by_launcher(view)
     if not missing or 2 * len(waiting) < len(view.expected - missing):
         return []
     if (host := _whole_node(view, missing)) is not None:
@@ -52,6 +54,11 @@ def _heard(view: View) -> frozenset[int]:
     spoke = (h.origin.rank for h in view.told if not (h.code == STORE_LOST and view.waited))
     failed = (e.rank for e in view.failed_exits if not view.is_escalated(e))
     return frozenset(r for r in (*spoke, *failed) if r is not None)
+
+
+def _stopped_by_launcher(view: View) -> frozenset[int]:
+    """Ranks that were still there to be stopped: no peer of theirs lost them."""
+    return frozenset(e.rank for e in view.exits if e.rank is not None and signal_of(e.code) == SIGTERM)
 
 
 def _is_sure_to_exist(view: View, missing: frozenset[int]) -> bool:
@@ -88,7 +95,8 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
         code,
         title + (f" (it was busy with: {phase})" if phase is not None else ""),
         "high" if stopped and words else "medium",
-        why=f"{rank_words(waiting).capitalize()} say that they waited, {rank_words(suspects)} does not."
+        why=f"{rank_words(waiting).capitalize()} {_say(waiting)} that {_they(waiting)} waited, "
+        f"{rank_words(suspects)} {_do(suspects)} not."
         f"{_how_stopped(view, ended, stopped)}{_said(words, seen)} {codes.CONCLUSIONS[code].why}",
         culprits=suspects,
         victims=waiting,

@@ -24,80 +24,74 @@ MOST = 4096
 
 def rank_states(incident: Incident, conclusions: Sequence[Conclusion]) -> tuple[RankState, ...]:
     """One state per rank that was seen or should be there."""
-    job = incident.job
-    numbers = set(job.ranks_seen) | {r for c in conclusions for r in (*c.culprits, *c.victims)}
-    if job.world_size is not None and job.world_size <= MOST:
-        numbers |= set(range(job.world_size))
-    by_rank: dict[int, list[Hit]] = {}
+    hits: dict[int, list[Hit]] = {}
     for hit in incident.hits:
         if hit.origin.rank is not None:
-            by_rank.setdefault(hit.origin.rank, []).append(hit)
-    last = {x.rank: x for x in incident.last_lines}
-    exits = {e.rank: e for e in incident.exits if e.rank is not None}
+            hits.setdefault(hit.origin.rank, []).append(hit)
+    lines = {x.rank: x for x in incident.last_lines}
+    exits = {e.rank: e.code for e in incident.exits}
     steps: dict[int, int] = {}
     for point in incident.steps:
         if point.rank is not None:
             steps[point.rank] = max(point.step, steps.get(point.rank, 0))
     culprits = {r for c in conclusions for r in c.culprits}
-    any_failure = bool(conclusions)
     states = []
-    for rank in sorted(numbers)[:MOST]:
-        hits = by_rank.get(rank, [])
-        entry = exits.get(rank)
-        line = last.get(rank)
-        times = [
-            t for t in (line.origin.time if line else None, *(h.origin.time for h in hits)) if t is not None
-        ]
-        error = next((h for h in hits if h.kind in (ROOT, LIKELY)), None)
+    for rank in _ranks(incident, conclusions):
+        own, line, code = hits.get(rank, []), lines.get(rank), exits.get(rank)
+        times = [h.origin.time for h in own] + ([line.origin.time] if line else [])
+        unheard = SILENT if conclusions else RUNNING
+        ended = FINISHED if rank in incident.done or code == 0 else unheard
         states.append(
             RankState(
                 rank=rank,
-                state=_state(
-                    hits,
-                    error,
-                    entry.code if entry else None,
-                    rank in culprits,
-                    rank in incident.done,
-                    any_failure,
-                ),
-                last_seen=max(times, default=None),
+                state=_state(own, code, rank in culprits, ended),
+                last_seen=max((t for t in times if t is not None), default=None),
                 last_line=line.text if line else "",
                 step=steps.get(rank),
-                collective=_collective(hits),
-                first_error=(error or next((h for h in hits if h.kind == VICTIM), None) or _NONE).text,
-                exit=entry.code if entry else None,
-                host=job.hosts.get(rank),
+                collective=_collective(own),
+                first_error=_first_error(own),
+                exit=code,
+                host=incident.job.hosts.get(rank),
             )
         )
     return tuple(states)
 
 
-class _Nothing:
-    text = ""
+def _ranks(incident: Incident, conclusions: Sequence[Conclusion]) -> list[int]:
+    job = incident.job
+    ranks = {*job.ranks_seen, *(r for c in conclusions for r in (*c.culprits, *c.victims))}
+    if job.world_size is not None and job.world_size <= MOST:
+        ranks |= set(range(job.world_size))
+    return sorted(ranks)[:MOST]
 
 
-_NONE = _Nothing()
-
-
-def _state(
-    hits: Sequence[Hit], error: Hit | None, code: int | None, culprit: bool, done: bool, failure: bool
-) -> str:
-    if signal_of(code) == SIGKILL:
+def _state(hits: Sequence[Hit], code: int | None, culprit: bool, ended: str) -> str:
+    """The state by a rank's lines and its exit code, where they tell; else `ended`."""
+    signal = signal_of(code)
+    error = any(h.kind in (ROOT, LIKELY) for h in hits)
+    suffers = any(h.kind == VICTIM for h in hits)
+    if signal == SIGKILL:
         return KILLED
-    if error is not None and (culprit or not any(h.kind == VICTIM for h in hits)):
+    if error and (culprit or not suffers):
         return FAILED
     if any(h.kind == VICTIM and h.code != TOLD_TO_STOP for h in hits):
         return WAITING
-    if signal_of(code) == SIGTERM:
+    if signal == SIGTERM:
         return SILENT if culprit else STOPPED
-    if code not in (None, 0):
-        return FAILED
-    if done or code == 0:
-        return FINISHED
-    return SILENT if failure else RUNNING
+    return ended if code in (None, 0) else FAILED
+
+
+def _first_error(hits: Sequence[Hit]) -> str:
+    """Its first error of its own, else the first consequence."""
+    for kinds in ((ROOT, LIKELY), (VICTIM,)):
+        for hit in hits:
+            if hit.kind in kinds:
+                return hit.text
+    return ""
 
 
 def _collective(hits: Sequence[Hit]) -> str:
+    """The collective in which it timed out, else how far it came."""
     for hit in hits:
         if hit.code == TIMEOUT and "seq" in hit.fields:
             size = f" ({hit.fields['nin']} elements)" if "nin" in hit.fields else ""

@@ -145,6 +145,11 @@ class View:
         words = self.last_words(rank)
         return phases.of_text(words) if words else None
 
+    def phase_of_hit(self, hit: Hit) -> str | None:
+        """What the process that printed a line was doing, by the line's own stack, else by its rank's."""
+        found = phases.of_frames(hit.frames)
+        return found or (self.phase_of(hit.origin.rank) if hit.origin.rank is not None else None)
+
     def last_words(self, rank: int) -> str:
         """The last line of a rank that is the program's own."""
         last = self.last.get(rank)

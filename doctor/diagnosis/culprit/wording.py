@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fsdp_doctor.diagnosis.culprit import words_checkpoint, words_outside, words_program
+from fsdp_doctor.diagnosis.culprit import words_checkpoint, words_memory, words_outside, words_program
+from fsdp_doctor.diagnosis.culprit.lines import CUDA_OOM
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import Words
 from fsdp_doctor.subjects.incident import Hit
@@ -14,6 +15,7 @@ LONGEST_TITLE = 240
 
 Particular = Callable[[View, Sequence[Hit], Hit, Words], Words]
 _PARTICULARS: Mapping[str, Particular] = {
+    **dict.fromkeys(CUDA_OOM, words_memory.cuda),
     "LOG136": words_outside.verbs,
     "LOG207": words_program.worker_died,
     "LOG211": words_program.worker,

@@ -11,8 +11,9 @@ from fsdp_doctor.subjects.diagnosis import Remedy
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Title, reason, fixes and row of a conclusion."""
+    """Code, title, reason, fixes and row of a conclusion."""
 
+    code: str
     title: str
     why: str
     fixes: tuple[Remedy, ...]
