@@ -95,8 +95,7 @@ def _suspects(view: View, suspects: frozenset[int], waiting: frozenset[int], see
         code,
         title + (f" (it was busy with: {phase})" if phase is not None else ""),
         "high" if stopped and words else "medium",
-        why=f"{rank_words(waiting).capitalize()} {_say(waiting)} that {_they(waiting)} waited, "
-        f"{rank_words(suspects)} {_do(suspects)} not."
+        why=f"{rank_words(waiting).capitalize()} waited, and said so; {rank_words(suspects)} did not."
         f"{_how_stopped(view, ended, stopped)}{_said(words, seen)} {codes.CONCLUSIONS[code].why}",
         culprits=suspects,
         victims=waiting,
