@@ -28,6 +28,7 @@ ATTENTION = (
 CALLS_OF: Mapping[str, tuple[str, ...]] = {
     "aten::scaled_dot_product_attention": ATTENTION,
     "aten::convolution": ("aten::convolution", "aten::convolution_backward"),
+    "aten::_cudnn_rnn": ("aten::lstm", "aten::gru", "aten::rnn_tanh"),
     "aten::softmax": ("aten::_softmax", "aten::_softmax_backward_data"),
     "aten::addmm": (),
     "aten::dropout": ("aten::native_dropout",),

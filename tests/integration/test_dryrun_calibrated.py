@@ -40,8 +40,19 @@ class Net(nn.Module):
         q, k, v = scale(self.qkv(x), 2.0).view(2, 128, 3, 4, 16).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).float().mean()
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(64, 64, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(x)[0].float().mean()
+
 def net():
     return Net()
+
+def recurrent():
+    return Recurrent()
 
 def batch(device):
     return torch.zeros(2, 128, 64, device=device, dtype=torch.bfloat16),
@@ -94,6 +105,19 @@ def test_measured_operators_are_no_longer_unknown_and_their_blocks_count(
     assert "acme::scale" in dict(before.unknown_operators)
     assert "acme::scale" not in dict(after.unknown_operators)
     assert before.allocated + (7 << 20) < after.allocated < before.allocated + (9 << 20)
+
+
+@pytest.mark.timeout(300)
+def test_a_recurrent_layer_is_measured_as_a_whole(tmp_path: Path) -> None:
+    asked = replace(
+        job(tmp_path), model=f"{tmp_path / 'models.py'}:recurrent", dtype=None, autocast="bfloat16"
+    )
+    found = calibrate(asked, AMPERE, deadline=100, meter={"meter": "counting"})
+    (entry,) = [e for e in found.measured if e.operator == "aten::gru"]
+    assert len(entry.during) == 2 and entry.kept > 0
+    grown = replace(entry, during=(111 << 10, 222 << 10), kept=333 << 10)
+    done = with_table(asked, replace(AMPERE, entries=(grown,)), sm=80, deadline=100)
+    assert {111 << 10, 222 << 10, 333 << 10} <= set(done.events.sizes)
 
 
 def operators(done: Replay) -> set[str]:

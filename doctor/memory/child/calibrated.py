@@ -2,7 +2,8 @@
 
 A measured entry belongs to the text of one call (`calls.signature`). It says what the call takes for its own
 time, what library handles keep after the first one, and which backend an attention takes; what is saved for
-backward then comes from torch itself.
+backward then comes from torch itself. Of a recurrent layer it says the workspaces forward and backward and,
+as what is kept, the reserve.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class CalibratedChoices(Choices):
     def __init__(self, gpu: dict[str, Any], calibration: Calibration) -> None:
         super().__init__(gpu)
         self._calibration = calibration
+        self.recurrence.find = calibration.find
 
     def attention(self, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
         """See `Choices`; the rules for arguments of the chosen backend stay its own."""

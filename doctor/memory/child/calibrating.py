@@ -15,6 +15,7 @@ from .events import Events
 from .loading import Refused, no_network, one_line
 from .measuring import OutOfMemory
 from .meters import Entry, meter
+from .recurrent import OPERATORS
 from .storages import tensors
 
 BACKENDS = {"Cudnn": "cudnn", "Flash": "flash", "Efficient": "efficient"}
@@ -61,8 +62,10 @@ class Calibrating:
         return {"calibrated": {"about": self._meter.about(), "entries": entries}}
 
     def _one(self, text: str) -> dict[str, Any]:
-        """An attention is called with gradients, as a model does; others as autograd calls them."""
+        """An attention or a recurrent layer is called as a model does; others as autograd calls them."""
         func, args, kwargs = read(text, self._meter.device)
+        if func in OPERATORS.values():
+            return self._recurrent(func, args)
         whole = func._schema.name == ATTENTION
         with torch.enable_grad() if whole else torch.no_grad():
             before = self._meter.allocated()
@@ -77,6 +80,48 @@ class Calibrating:
             return {"during": [], "kept": 0, "backend": _backend(out)}
         results = {self._meter.address(t) for t in tensors(out)}
         return {"during": taken(entries, results), "kept": max(0, kept), "backend": None}
+
+    def _recurrent(self, func: Any, args: Any) -> dict[str, Any]:
+        """The second of two calls: what a handle keeps is there by then."""
+        for _ in range(2):
+            with self._meter.recorded() as forward:
+                out = func(*args)
+            results = {self._meter.address(t) for t in tensors(out)}
+            grad = torch.zeros_like(out[0])
+            with self._meter.recorded() as backward:
+                out[0].backward(grad)
+            del out, grad
+            for t in tensors(args):
+                t.grad = None
+        weights = sum(t.numel() * t.element_size() for t in args[2])
+        stays = [size for address, size in left(forward).items() if address not in results]
+        if weights in stays:  # they are copied into one piece
+            stays.remove(weights)
+        spaces = [max(passing(entries), default=0) for entries in (forward, backward)]
+        return {"during": spaces, "kept": max(stays, default=0), "backend": None}
+
+
+def left(entries: Iterable[Entry]) -> dict[int, int]:
+    """Sizes by address of what was allocated and is there at the end."""
+    living: dict[int, int] = {}
+    for e in entries:
+        if e.freed:
+            living.pop(e.address, None)
+        else:
+            living[e.address] = e.size
+    return living
+
+
+def passing(entries: Iterable[Entry]) -> list[int]:
+    """Sizes of what was allocated and freed."""
+    living: dict[int, int] = {}
+    gone: list[int] = []
+    for e in entries:
+        if not e.freed:
+            living[e.address] = e.size
+        elif e.address in living:
+            gone.append(living.pop(e.address))
+    return gone
 
 
 def taken(entries: Iterable[Entry], results: Iterable[int]) -> list[int]:

@@ -8,6 +8,7 @@ H200 with cuDNN 9.19 are met to the byte; what is assumed beyond them stands at 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,16 +20,31 @@ KEPT = {"lstm": 5, "gru": 6, "rnn": 1}
 """Values that the reserve holds for each unit and step of a layer."""
 PER_LAYER = 8 << 20
 """Bytes of the workspace for each layer and direction, whatever its sizes."""
+OPERATORS = {
+    "lstm": torch.ops.aten.lstm.input,
+    "gru": torch.ops.aten.gru.input,
+    "rnn": torch.ops.aten.rnn_tanh.input,
+}
+"""The calls under whose names measurements are kept."""
 STATE_PER_PROCESSOR = 49152
 """Bytes of cuDNN's random numbers for the dropout between layers."""
 
 
 class Shape:
-    """Sizes of one call."""
+    """Sizes of one call. `measured` are its reserve and its workspaces forward and backward, where known."""
 
     def __init__(
-        self, kind: str, x: Any, hx: Any, params: Any, layers: int, both: bool, dropout: float
+        self,
+        kind: str,
+        x: Any,
+        hx: Any,
+        params: Any,
+        layers: int,
+        both: bool,
+        dropout: float,
+        measured: tuple[int, int, int] | None = None,
     ) -> None:
+        self.measured = measured
         self.kind, self.layers, self.directions, self.dropout = kind, layers, 2 if both else 1, dropout
         self.item = int(x.element_size())
         self.hidden, self.batch = int(hx.shape[-1]), int(hx.shape[-2])
@@ -44,12 +60,16 @@ class Shape:
 
     def reserve(self) -> int:
         """Bytes kept for backward."""
+        if self.measured:
+            return self.measured[0]
         gaps = self.layers - 1
         masks = gaps * self.rows * self.hidden * self.directions**2 // 8 if self.dropout else 0
         return (KEPT[self.kind] * self.layers + gaps) * self.wide + masks + 256
 
-    def workspace(self) -> int:
+    def workspace(self, backward: bool = False) -> int:
         """Bytes for the time of a call: the weights, cuBLAS's space, the larger of two phases' buffers."""
+        if self.measured:
+            return self.measured[1 + backward]
         fixed = self.layers * self.directions * PER_LAYER + 256 + 8 * self.batch
         return self.matrices * self.item + fixed + max(self._steps(), self._gradients())
 
@@ -110,11 +130,11 @@ class Recurrent(torch.autograd.Function):  # type: ignore[misc]
         go = grads[0].contiguous() if grads[0] is not None else torch.zeros_like(out)
         of_x = torch.empty_like(x, memory_format=torch.contiguous_format)
         of_h = [torch.empty_like(h) for h in (hx, cx) if h is not None]
-        space = _space(shape.workspace())
+        space = _space(shape.workspace(True))
         del space, go, straight
         straight = x.contiguous()
         of_w = x.new_empty(shape.weights)
-        space = _space(shape.workspace())
+        space = _space(shape.workspace(True))
         del space, straight, unused
         found, at = [], 0
         for p in params:
@@ -124,11 +144,12 @@ class Recurrent(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Recurrence:
-    """The operators for one GPU."""
+    """The operators for one GPU. `find` has the measured entry of a call, where there is one."""
 
     def __init__(self, processors: int) -> None:
         self._processors = processors
         self._random: Any = None
+        self.find: Callable[[Any, Any, Any, bool], dict[str, Any] | None] | None = None
 
     def kernels(self) -> dict[str, Any]:
         """By operator."""
@@ -175,11 +196,21 @@ class Recurrence:
             train: Any,
             both: Any,
         ) -> Any:
-            return self._run(kind, data, hx, params, layers, dropout if train else 0.0, both)
+            return self._run(kind, data, hx, params, layers, dropout if train else 0.0, both, False)
 
         return run
 
-    def _run(self, kind: str, x: Any, hx: Any, params: Any, layers: int, dropout: float, both: bool) -> Any:
+    def _run(
+        self,
+        kind: str,
+        x: Any,
+        hx: Any,
+        params: Any,
+        layers: int,
+        dropout: float,
+        both: bool,
+        padded: bool = True,
+    ) -> Any:
         states = list(hx) if kind == "lstm" else [hx, None]
         flat = recurrent_weights.flat(params)
         if torch.is_autocast_enabled("cpu"):
@@ -189,5 +220,22 @@ class Recurrence:
                 params, flat = [p.to(low) for p in params], True  # cast into one piece
         if dropout and layers > 1 and self._random is None:
             self._random = _space(self._processors * STATE_PER_PROCESSOR)
-        shape = Shape(kind, x, states[0], params, layers, both, dropout)
+        measured = self._measured(kind, x, states, params, layers, dropout, both) if padded else None
+        shape = Shape(kind, x, states[0], params, layers, both, dropout, measured)
         return Recurrent.apply(shape, flat, x, *states, *params)
+
+    def _measured(
+        self, kind: str, x: Any, states: Any, params: Any, layers: int, dropout: float, both: bool
+    ) -> tuple[int, int, int] | None:
+        """Reserve and workspaces of a call, as `calibrating` writes them."""
+        if self.find is None:
+            return None
+        of, func = (states if kind == "lstm" else states[0]), OPERATORS[kind]
+        biases = any(p.dim() == 1 for p in params)
+        entry = self.find(
+            func, (x, of, list(params), biases, layers, float(dropout), True, bool(both), False), {}, True
+        )
+        if entry is None or len(entry["during"]) != 2:
+            return None
+        forward, backward = entry["during"]
+        return int(entry["kept"]), int(forward), int(backward)
