@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import click
 
+from fsdp_doctor.cli.dryrun_given import check_folder, check_function, json_object
 from fsdp_doctor.memory.job import APIS, DTYPES, OPTIMIZERS, SHORT, Job, JobError
 from fsdp_doctor.tables.gpu_memory import Product, names, product
+
+MOST_RANKS = 1 << 17
+"""Ranks up to which torch makes its process groups and meshes in a minute."""
 
 
 def job_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -33,10 +36,12 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
         help="FILE.py:FUNC, a function of a device that returns one batch as a tuple. [default for hf: ids]",
     ),
     click.option("--batch-args", metavar="JSON", help="Keyword arguments of FUNC, as a JSON object."),
-    click.option("--world-size", type=click.IntRange(1, 1 << 20), required=True, metavar="N", help="Ranks."),
+    click.option(
+        "--world-size", type=click.IntRange(1, MOST_RANKS), required=True, metavar="N", help="Ranks."
+    ),
     click.option(
         "--shard-size",
-        type=click.IntRange(1, 1 << 20),
+        type=click.IntRange(1, MOST_RANKS),
         metavar="K",
         help="Ranks of one shard group (hybrid sharding).",
     ),
@@ -131,20 +136,22 @@ def job_of(own: dict[str, object]) -> Job:
     """The job that the options describe. Raises `click.UsageError`."""
     model, batch = own["model"], own["batch"]
     assert isinstance(model, str)
-    if not model.startswith("hf:") and ":" not in model:
-        raise click.UsageError(f"--model {model}: FILE.py:FACTORY, pkg.mod:FACTORY or hf:DIR")
+    if model.startswith("hf:"):
+        check_folder(model)
+    else:
+        check_function("--model", model, "FILE.py:FACTORY, pkg.mod:FACTORY or hf:DIR")
     if batch is None and not model.startswith("hf:") and not own["plan_only"]:
         raise click.UsageError(
             "--batch FILE.py:FUNC is needed: a function of a device that returns one batch"
         )
-    if batch is not None and ":" not in str(batch):
-        raise click.UsageError(f"--batch {batch}: FILE.py:FUNC or pkg.mod:FUNC")
+    if batch is not None:
+        check_function("--batch", str(batch), "FILE.py:FUNC or pkg.mod:FUNC")
     job = Job(
         model=model,
         batch=str(batch) if batch is not None else None,
         world_size=_int(own["world_size"]),
-        model_args=_object("--model-args", own["model_args"]),
-        batch_args=_object("--batch-args", own["batch_args"]),
+        model_args=json_object("--model-args", own["model_args"]),
+        batch_args=json_object("--batch-args", own["batch_args"]),
         api=str(own["api"]),
         strategy=str(own["strategy"]),
         shard_size=_int(own["shard_size"]) if own["shard_size"] is not None else None,
@@ -195,18 +202,6 @@ def gpu_of(own: dict[str, object]) -> Product | None:
 def _int(value: object) -> int:
     assert isinstance(value, int)
     return value
-
-
-def _object(flag: str, value: object) -> dict[str, object]:
-    if value is None:
-        return {}
-    try:
-        found = json.loads(str(value))
-    except ValueError as error:
-        raise click.UsageError(f"{flag}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise click.UsageError(f'{flag}: a JSON object such as {{"layers": 4}} is wanted')
-    return found
 
 
 def _classes(value: object) -> tuple[str, ...]:

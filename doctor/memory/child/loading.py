@@ -30,7 +30,7 @@ def function(spec: str, what: str) -> Callable[..., Any]:
     """The function that `FILE.py:NAME` or `pkg.mod:NAME` names. Raises `Refused`."""
     source, _, name = spec.rpartition(":")
     try:
-        module = _file(source) if source.endswith(".py") else importlib.import_module(source)
+        module = _file(source) if source.endswith(".py") else _module(source)
     except BaseException as error:
         end_copy()
         _reraise(error, what, f"{what} {spec}: importing {source} failed")
@@ -43,6 +43,13 @@ def function(spec: str, what: str) -> Callable[..., Any]:
             f"{what} {spec}: {source} has no function {name!r}" + (f"; it has {near}"[:300] if near else ""),
         )
     return found  # type: ignore[no-any-return]
+
+
+def _module(name: str) -> Any:
+    """A module by its dotted name, as `python -m` finds it: from where the doctor was called first."""
+    if HERE not in sys.path:
+        sys.path.insert(0, HERE)
+    return importlib.import_module(name)
 
 
 def _file(path: str) -> Any:
@@ -58,8 +65,25 @@ def _file(path: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        if "no known parent package" not in str(error) or not os.path.isfile(
+            os.path.join(folder, "__init__.py")
+        ):
+            raise
+    else:
+        return module
+    return _in_package(folder, os.path.basename(path)[:-3])
+
+
+def _in_package(folder: str, name: str) -> Any:
+    """The module of a file that imports its neighbours by relative names: by its name in the package."""
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, package = os.path.split(folder)
+        name = f"{package}.{name}"
+    sys.path.insert(0, folder)
+    return importlib.import_module(name)
 
 
 def call(factory: Callable[..., Any], args: dict[str, Any], what: str, *first: object) -> Any:
@@ -109,8 +133,8 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
 
 
 def _foreign(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    own = os.path.dirname(os.path.abspath(__file__))
-    return [f for f in frames if not f.filename.startswith((own, "<"))]
+    own, importing = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(importlib.__file__)
+    return [f for f in frames if not f.filename.startswith((own, importing, "<"))]
 
 
 class Offline(OSError):
