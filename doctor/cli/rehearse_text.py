@@ -23,6 +23,8 @@ def render(found: Rehearsal, style: Style) -> str:
     """The figures above the findings."""
     page = Page(style)
     how = MODES.get(found.mode, "not started")
+    if found.measured_on:
+        how = f"measured on {found.measured_on}, torch {found.torch}: real tensors, no communication"
     page.paragraph([(f"{found.script} as rank 0 of {found.world_size}", "bold"), (f" ({how})", "")])
     lines = [
         f"{found.steps_done} of {found.steps_wanted} optimizer steps"

@@ -38,6 +38,9 @@ class Rehearsal:
     """Highest allocated bytes before the first forward."""
     step_seconds: tuple[float, ...] = ()
     """Seconds of each whole step, without communication; measured on a GPU only."""
+    measured_on: str = ""
+    """The GPU of a rehearsal on one."""
+    torch: str = ""
     workspaces: int = 0
     """Bytes of cuBLAS within the allocated ones, which fake tensors have not; measured on a GPU only."""
     oom: MeasuredOom | None = None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fsdp_doctor.memory.answers import forecast
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.rehearsal.job import Rehearse
+from fsdp_doctor.memory.rehearsal.reading import integer, items, notes, text, unwritten
 from fsdp_doctor.memory.rehearsal.run import STAND_IN, Outcome
 from fsdp_doctor.memory.replay import Replay
 from fsdp_doctor.memory.simulate import simulate, steps
@@ -23,7 +24,7 @@ from fsdp_doctor.subjects.memory import (
     StepMemory,
 )
 from fsdp_doctor.subjects.memory_measured import MeasuredOom
-from fsdp_doctor.subjects.rehearsal import Rehearsal, Unwritten
+from fsdp_doctor.subjects.rehearsal import Rehearsal
 from fsdp_doctor.tables.gpu_memory import GIB, Product
 from fsdp_doctor.tables.gpu_overhead import taken
 from fsdp_doctor.tables.substitutions import MARGIN
@@ -37,8 +38,8 @@ EARLY = {
 def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
     """The answer to a rehearsal."""
     result = done.result
-    mode = _text(result, "mode")
-    wanted, taken_steps = job.steps, _int(result, "steps_done")
+    mode = text(result, "mode")
+    wanted, taken_steps = job.steps, integer(result, "steps_done")
     oom = _oom(result)
     found: MemoryForecast | None = None
     init_peak, seconds = 0, tuple[float, ...]()
@@ -46,7 +47,7 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
         found, init_peak, seconds = _measured(job, result, gpu, oom is not None)
     elif done.events is not None and taken_steps and "rows" in result:
         found, init_peak = _followed(job, done, gpu)
-    assumed = _notes(result, "assumed")
+    assumed = notes(result, "assumed")
     if mode == "fake" and gpu is None:
         assumed = (*assumed, Assumption("", f"torch.cuda answers for one {STAND_IN}: no --gpu was named", 1))
     return Rehearsal(
@@ -55,17 +56,19 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
         world_size=job.world_size,
         steps_wanted=wanted,
         steps_done=taken_steps,
-        ended=_text(result, "ended"),
+        ended=text(result, "ended"),
         forecast=found,
         init_peak=init_peak,
         step_seconds=seconds,
-        workspaces=_int(result, "workspaces"),
+        measured_on=text(result, "name"),
+        torch=text(result, "torch"),
+        workspaces=integer(result, "workspaces"),
         oom=oom,
-        optimizers=tuple(str(o) for o in _list(result, "optimizers")),
-        communicators=_int(result, "groups"),
+        optimizers=tuple(str(o) for o in items(result, "optimizers")),
+        communicators=integer(result, "groups"),
         assumed=assumed,
-        handled=_notes(result, "handled"),
-        unwritten=_unwritten(result),
+        handled=notes(result, "handled"),
+        unwritten=unwritten(result),
         problem=_problem(done),
     )
 
@@ -82,7 +85,7 @@ def _followed(job: Rehearse, done: Outcome, gpu: Product | None) -> tuple[Memory
     before = [m for m in found.timeline if not m.step]
     init = max((m.peak for m in before), default=0)
     highest = max(max((m.peak for m in after), default=0), init)
-    overhead = _overhead(job, _int(done.result, "groups"), gpu, found.overhead.context)
+    overhead = _overhead(job, integer(done.result, "groups"), gpu, found.overhead.context)
     return replace(
         found, allocated=highest, margin=int(highest * MARGIN), overhead=overhead, assumptions=()
     ), init
@@ -105,15 +108,15 @@ def _measured(
     timeline: list[Moment] = []
     starts: list[float] = []
     now, step, reserved = 0.0, 0, 0
-    for row in _list(result, "phases"):
+    for row in items(result, "phases"):
         if not isinstance(row, Mapping):
             continue
-        name = _text(row, "name")
+        name = text(row, "name")
         if name.startswith("step "):
             step = int(name[5:])
             starts.append(now)
-        timeline.append(Moment(step, name, _int(row, "peak"), _int(row, "after")))
-        reserved = max(reserved, _int(row, "reserved"))
+        timeline.append(Moment(step, name, integer(row, "peak"), integer(row, "after")))
+        reserved = max(reserved, integer(row, "reserved"))
         spent = row.get("seconds")
         now += spent if isinstance(spent, (int, float)) else 0.0
     found = _steps(timeline)
@@ -121,10 +124,10 @@ def _measured(
         return None, max((m.peak for m in timeline), default=0), ()
     top = max(timeline, key=lambda m: m.peak)
     init = max((m.peak for m in timeline if not m.step), default=0)
-    name, capacity = _text(result, "name"), _int(result, "total") or None
+    name, capacity = text(result, "name"), integer(result, "total") or None
     if gpu is not None:
         name, capacity = gpu.name, int(gpu.gib * GIB)
-    overhead = _overhead(job, _int(result, "groups"), gpu, _int(result, "outside"), libraries=0)
+    overhead = _overhead(job, integer(result, "groups"), gpu, integer(result, "outside"), libraries=0)
     return (
         MemoryForecast(
             steps=found,
@@ -170,14 +173,14 @@ def _problem(done: Outcome) -> ReplayProblem | None:
         return _placed(done.kind, done.text, done.place, done.trace)
     said = done.result.get("problem")
     if isinstance(said, Mapping):
-        kind, text = _text(said, "kind"), _text(said, "text")
+        kind, words = text(said, "kind"), text(said, "text")
         if kind == "operator":
-            text = f"the operator {_text(said, 'operator')} has no form that works on shapes alone: {text}"
-            if _text(said, "module"):
-                text += f", in module {_text(said, 'module')}"
-        return _placed(kind, text, _text(said, "place"), _text(said, "trace"))
-    ended = _text(done.result, "ended")
-    if ended in EARLY and not _int(done.result, "steps_done"):
+            words = f"the operator {text(said, 'operator')} has no form that works on shapes alone: {words}"
+            if text(said, "module"):
+                words += f", in module {text(said, 'module')}"
+        return _placed(kind, words, text(said, "place"), text(said, "trace"))
+    ended = text(done.result, "ended")
+    if ended in EARLY and not integer(done.result, "steps_done"):
         return ReplayProblem("early", _early(done), trace=done.said)
     return None
 
@@ -185,66 +188,25 @@ def _problem(done: Outcome) -> ReplayProblem | None:
 def _oom(result: Mapping[str, object]) -> MeasuredOom | None:
     """Where memory ran out; what its message says in figures is read by whoever knows its wordings."""
     said = result.get("problem")
-    if not isinstance(said, Mapping) or _text(said, "kind") != "oom":
+    if not isinstance(said, Mapping) or text(said, "kind") != "oom":
         return None
-    step = _int(said, "step")
-    return MeasuredOom(_text(said, "phase"), f"step {step}" if step else "", _text(said, "text"))
+    step = integer(said, "step")
+    return MeasuredOom(text(said, "phase"), f"step {step}" if step else "", text(said, "text"))
 
 
 def _early(done: Outcome) -> str:
-    ended = _text(done.result, "ended")
+    ended = text(done.result, "ended")
     code = done.result.get("code")
     said = EARLY[ended] + (f" with status {code}" if ended == "exit" and code else "")
-    if _int(done.result, "backwards"):
+    if integer(done.result, "backwards"):
         return f"{said} after a backward, without an optimizer step"
-    if _int(done.result, "forwards"):
+    if integer(done.result, "forwards"):
         return f"{said} after a forward, without a backward"
     last = done.said.strip().splitlines()[-1:] or [""]
     words = f"; its last words: {last[0][:200]}" if last[0] else ""
     return f"{said} before any forward{words}"
 
 
-def _placed(kind: str, text: str, place: str, trace: str) -> ReplayProblem:
+def _placed(kind: str, words: str, place: str, trace: str) -> ReplayProblem:
     file, _, line = place.rpartition(":")
-    return ReplayProblem(kind, text, file or None, int(line) if line.isdigit() else None, trace)
-
-
-# ------------------------------------------------------------------------------------------ reading
-def _notes(result: Mapping[str, object], key: str) -> tuple[Assumption, ...]:
-    return tuple(
-        Assumption(_text(n, "place"), _text(n, "what"), _int(n, "times") or 1)
-        for n in _list(result, key)
-        if isinstance(n, Mapping)
-    )
-
-
-def _unwritten(result: Mapping[str, object]) -> tuple[Unwritten, ...]:
-    found: list[Unwritten] = []
-    for n in _list(result, "unwritten"):
-        if isinstance(n, Mapping):
-            size = n.get("bytes")
-            found.append(
-                Unwritten(
-                    _text(n, "path"),
-                    _text(n, "how"),
-                    size if isinstance(size, int) else None,
-                    _text(n, "place"),
-                    _int(n, "times") or 1,
-                )
-            )
-    return tuple(found)
-
-
-def _text(of: Mapping[str, object], key: str) -> str:
-    value = of.get(key, "")
-    return value if isinstance(value, str) else ""
-
-
-def _int(of: Mapping[str, object], key: str) -> int:
-    value = of.get(key)
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
-
-
-def _list(of: Mapping[str, object], key: str) -> list[object]:
-    value = of.get(key)
-    return value if isinstance(value, list) else []
+    return ReplayProblem(kind, words, file or None, int(line) if line.isdigit() else None, trace)

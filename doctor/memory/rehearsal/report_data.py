@@ -13,6 +13,8 @@ def data(found: Rehearsal) -> dict[str, object]:
     told: dict[str, object] = {
         "mode": found.mode,
         "measured": found.mode == "gpu",
+        "measured_on": found.measured_on or None,
+        "torch": found.torch or None,
         "script": found.script,
         "world_size": found.world_size,
         "steps_wanted": found.steps_wanted,

@@ -56,6 +56,7 @@ def measured(**more: object) -> Outcome:
         "outside": GIB,
         "total": 80 * GIB,
         "name": "NVIDIA H100 80GB HBM3",
+        "torch": "2.11.0",
         **more,
     }
     return Outcome(result, None)

@@ -70,7 +70,7 @@ class Measured:
 
     def result(self, folder: str) -> dict[str, object]:
         """All rows, and what the process takes outside of torch's blocks; less once the device has failed."""
-        found: dict[str, object] = {"phases": self._rows, "torch": torch.__version__}
+        found: dict[str, object] = {"phases": self._rows, "torch": str(torch.__version__)}
         try:
             self.mark("end")
             found["outside"] = max(self._first, self._outside())

@@ -56,7 +56,7 @@ class Replayed:
     def result(self, folder: str) -> dict[str, object]:
         """The events go to a file, their names into the answer."""
         self.events.write(os.path.join(folder, "events.bin"))
-        return {**self.events.header(), "torch": torch.__version__}
+        return {**self.events.header(), "torch": str(torch.__version__)}
 
 
 def _naming(tracker: devices.DeviceTracker) -> None:
