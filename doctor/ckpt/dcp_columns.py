@@ -15,7 +15,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import cast
 
-from fsdp_doctor.ckpt.dcp_places import DIMS, Numbers, Places, only
+from fsdp_doctor.ckpt.dcp_places import DIMS, Numbers, Places, only, wide
 from fsdp_doctor.ckpt.dcp_records import CHUNK, INDEX, PLACE, TENSOR, Described, Irregular
 from fsdp_doctor.ckpt.stub import Inert
 
@@ -146,7 +146,7 @@ class Columns:
         """A tensor whose chunks were counted."""
         if self._irregular or not isinstance(item, _Sized):
             raise Irregular
-        return Described(item.size, item.properties, item.chunks, item.flat)
+        return Described(item.size, item.properties, item.chunks, wide(item.flat))
 
     def places(self, storage: Mapping[object, object]) -> Places:
         """The columns, in the order of the file. All keys of `storage` are one object."""

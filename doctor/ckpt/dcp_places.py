@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -39,6 +40,15 @@ class Numbers:
         self.held.extend(array("Q", values))
 
 
+def wide(column: array[int]) -> array[int]:
+    """The same numbers in eight bytes with a sign. Not one by one: that takes twenty times as long."""
+    if column.itemsize == 4:
+        twice = array(column.typecode, bytes(8 * len(column)))
+        twice[sys.byteorder == "big" :: 2] = column
+        column = twice
+    return array("q", column.tobytes())
+
+
 class Numbered(dict[str, int]):
     """Texts and the positions at which they first came."""
 
@@ -57,7 +67,7 @@ class Places:
 
     def __init__(self) -> None:
         self.keys, self.paths = Numbered(), Numbered()
-        self.key, self.hint, self.file = array("i"), array("i"), array("i")
+        self.key, self.hint, self.file = array("i"), array("i"), array("I")
         """Position in `keys`; position among the tensor's chunks or -1; position in `paths`."""
         self.dims = array("b")
         """Of the offset; -1 for what is no tensor."""
@@ -85,7 +95,7 @@ class Places:
         if not self.transformed and max(map(len, info)) > len(PLACE_FIELDS):
             self.transformed = any(s.get("transform_descriptors") for s in info)
         self.key.extend(array("i", list(map(self.keys.__getitem__, keys))))
-        self.file.extend(array("i", list(map(self.paths.__getitem__, paths))))
+        self.file.extend(array("I", list(map(self.paths.__getitem__, paths))))
         self.hint.extend(array("i", [-1 if h is None or not 0 <= h < NEAR else h for h in hints]))
         self.dims.extend(array("b", dims))
         self.offset.extend(flat)

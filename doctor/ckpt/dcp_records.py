@@ -46,11 +46,10 @@ class Described(NamedTuple):
         if self.flat is not None:
             count, width = (self.chunks if isinstance(self.chunks, int) else 0), 2 * dims + 4
             rows.frombytes(bytes(count * width * rows.itemsize))
-            for column in range(width):
-                known = column < 2 * dims
-                rows[column::width] = (
-                    array("q", self.flat[column :: 2 * dims]) if known else array("q", unplaced[:1]) * count
-                )
+            for column in range(2 * dims):
+                rows[column::width] = self.flat[column :: 2 * dims]
+            for column in range(2 * dims, width):
+                rows[column::width] = array("q", unplaced[:1]) * count
             return rows, malformed
         for chunk in list_of(self.chunks):
             offsets, sizes = numbers(field_of(chunk, "offsets")), numbers(field_of(chunk, "sizes"))
