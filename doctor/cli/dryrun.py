@@ -71,13 +71,14 @@ def command(settings: Settings, **own: object) -> int:
         hand = dryrun_gpu.look(python, _left(settings, began))
         gpu = dryrun_gpu.chosen(gpu, hand)
     assert named is None or isinstance(named, Path)
-    tables = dryrun_calibration.table_for(named, gpu.sm if gpu is not None else DEFAULT_SM, calibrating)
+    tables = dryrun_calibration.table_for(named, gpu, calibrating)
     if calibrating:
         tables = dryrun_calibration.calibrated(
             job, tables, hand, named is not None, python, _left(settings, began)
         )
     asked = ask(job, gpu, python, _left(settings, began), tables.table)
     answer, plan, told = asked.answer, asked.plan, asked.told
+    tables = dryrun_calibration.compared(tables, asked.replay, gpu)
     measured: Known[MemoryMeasurement] | Unknown = dryrun_gpu.NOT_ASKED
     if on_gpu:
         measured = dryrun_gpu.measured(

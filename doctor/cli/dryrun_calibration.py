@@ -21,9 +21,10 @@ from fsdp_doctor.memory.calibration import (
     write,
 )
 from fsdp_doctor.memory.job import Job
-from fsdp_doctor.memory.replay import ReplayError
+from fsdp_doctor.memory.replay import Replay, ReplayError
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
+from fsdp_doctor.tables.gpu_memory import DEFAULT_SM, Product, product
 
 
 def calibration_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -60,13 +61,14 @@ class Tables:
     problem: str = ""
     """Why --calibrate did not do what was asked."""
     note: str = ""
-    """Why a named table is not used."""
+    """Why a named table is not used, or what it was measured with where that is something else."""
 
 
-def table_for(named: Path | None, sm: int, writing: bool) -> Tables:
-    """The table for an architecture. Raises `click.UsageError` for a named file that is none."""
+def table_for(named: Path | None, gpu: Product | None, writing: bool) -> Tables:
+    """The table for a GPU or its architecture. Raises `click.UsageError` for a named file that is none."""
+    sm = gpu.sm if gpu is not None else DEFAULT_SM
     if named is None:
-        found = stored(sm)
+        found = stored(sm, like=lambda t: not _other_gpu(t, gpu))
         return Tables() if found is None else Tables(found[1], found[0])
     try:
         table = read(named)
@@ -97,10 +99,10 @@ def calibrated(
         if named:
             return replace(
                 known,
-                problem=f"{known.file} was measured with torch {table.torch} and cuDNN {table.cudnn}; here "
-                f"are torch {gpu.torch} and cuDNN {gpu.cudnn}: name another file",
+                problem=f"{known.file} was measured on {table.gpu} with torch {table.torch}, cuDNN {table.cudnn}; "
+                f"here are {gpu.gpu}, torch {gpu.torch}, cuDNN {gpu.cudnn}: name another file",
             )
-        table = None
+        table = _kept(fresh)
     try:
         made = calibrate(job, table or fresh, python=python, deadline=deadline)
     except ReplayError as error:
@@ -112,6 +114,47 @@ def calibrated(
         except OSError as error:
             return Tables(made.table, None, made, f"{file} cannot be written: {error.strerror or error}")
     return Tables(made.table, file, made)
+
+
+def _kept(fresh: Table) -> Table | None:
+    """An older table of the same GPU and versions, to be added to."""
+    try:
+        table = read(folder() / file_name(fresh))
+    except (BadTable, OSError):
+        return None
+    return table if table.same_versions(fresh) else None
+
+
+def compared(tables: Tables, done: Replay | None, gpu: Product | None) -> Tables:
+    """With a note where the table is from another GPU, torch or cuDNN than the dry-run is for."""
+    table = tables.table
+    if table is None or done is None:
+        return tables
+    here = str(done.about.get("torch") or "")
+    cudnn = done.about.get("cudnn")
+    other: list[str] = []
+    if here and _release(here) != _release(table.torch):
+        other.append(f"torch {table.torch} (here {here})")
+    if table.cudnn and isinstance(cudnn, int) and cudnn != table.cudnn:
+        other.append(f"cuDNN {table.cudnn} (here {cudnn})")
+    if gpu is not None and _other_gpu(table, gpu):
+        other.append(f"{table.gpu} (asked for {gpu.name})")
+    if not other:
+        return tables
+    return replace(
+        tables, note=f"measured with {', '.join(other)}: kernels may differ; --calibrate measures anew"
+    )
+
+
+def _other_gpu(table: Table, gpu: Product | None) -> bool:
+    """Whether a table is from another product than the one that was named."""
+    if gpu is None or not gpu.pattern:
+        return False
+    return product(table.gpu) not in (None, gpu)
+
+
+def _release(version: str) -> tuple[str, ...]:
+    return tuple(version.partition("+")[0].split(".")[:2])
 
 
 def unjudged(tables: Tables) -> tuple[str, ...]:

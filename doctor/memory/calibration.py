@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -70,12 +70,8 @@ class Table:
 
     def same_versions(self, other: Table) -> bool:
         """Whether two tables are about the same kernels."""
-        return (self.torch, self.cuda, self.cudnn, self.sm) == (
-            other.torch,
-            other.cuda,
-            other.cudnn,
-            other.sm,
-        )
+        ours = (self.torch, self.cuda, self.cudnn, self.gpu, self.sm)
+        return ours == (other.torch, other.cuda, other.cudnn, other.gpu, other.sm)
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -86,28 +82,38 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def file_name(table: Table) -> str:
-    """One file for each architecture and version."""
+    """One file for each GPU and version."""
     cudnn = f"-cudnn{table.cudnn}" if table.cudnn else ""
-    kept = "".join(c if c.isalnum() or c in ".+" else "_" for c in table.torch)
-    return f"sm{table.sm}-torch{kept}{cudnn}.json"
+    torch, gpu = (
+        "".join(c if c.isalnum() or c in ".+" else "_" for c in t) for t in (table.torch, table.gpu)
+    )
+    return f"sm{table.sm}-{gpu}-torch{torch}{cudnn}.json"
 
 
-def stored(sm: int, where: Path | None = None) -> tuple[Path, Table] | None:
-    """The newest table for an architecture; files that are no tables are passed over."""
+def stored(
+    sm: int, where: Path | None = None, like: Callable[[Table], bool] = lambda _: True
+) -> tuple[Path, Table] | None:
+    """The newest table for an architecture, of those that are `like` what is wanted if there are any.
+
+    Files that are no tables are passed over.
+    """
     try:
         files = sorted(
             (where or folder()).glob(f"sm{sm}-*.json"), key=lambda p: p.stat().st_mtime, reverse=True
         )
     except OSError:
         return None
+    found: tuple[Path, Table] | None = None
     for file in files:
         try:
             table = read(file)
         except (BadTable, OSError):
             continue
-        if table.sm == sm:
+        if table.sm == sm and like(table):
             return file, table
-    return None
+        if table.sm == sm and found is None:
+            found = file, table
+    return found
 
 
 def read(file: Path) -> Table:

@@ -158,7 +158,10 @@ class CudaMeter:
 
 def versions() -> dict[str, Any]:
     """Of the libraries that choose kernels."""
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    try:
+        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    except RuntimeError:  # another cuDNN is found than torch was built with
+        cudnn = None
     return {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": cudnn}
 
 

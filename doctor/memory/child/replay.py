@@ -14,6 +14,7 @@ from .casting import Autocast
 from .events import Events, write_json
 from .ground import FakeGround
 from .loading import no_network
+from .meters import versions
 from .plan import Order, plan, unit_modules
 from .refusals import watch
 from .runtime import patch
@@ -79,6 +80,7 @@ class Replay:
             **about,
             "order": order.entered,
             "assumed": tracker.assumed.listed(),
+            "cudnn": versions()["cudnn"],
             **calibration.listed(),
         }
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fsdp_doctor.cli.dryrun_calibration import Tables, compared
 from fsdp_doctor.memory.calibrate import unsettled
 from fsdp_doctor.memory.calibration import BadTable, Entry, Table, file_name, read, stored, write
+from fsdp_doctor.memory.events import COLUMNS, EventList
+from fsdp_doctor.memory.replay import Replay
+from fsdp_doctor.tables.gpu_memory import Product, product
 
 ENTRY = Entry("aten::convolution", '{"operator":"aten::convolution"}', (1 << 20, 256), 4096)
 TABLE = Table("2.11.0+cu130", "13.0", 91900, "NVIDIA H200", 90, "2026-12-02T10:00:00+00:00", (ENTRY,))
@@ -19,7 +25,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     file = tmp_path / "new" / file_name(TABLE)
     write(TABLE, file)
     assert read(file) == TABLE
-    assert [p.name for p in file.parent.iterdir()] == ["sm90-torch2.11.0+cu130-cudnn91900.json"]
+    assert [p.name for p in file.parent.iterdir()] == ["sm90-NVIDIA_H200-torch2.11.0+cu130-cudnn91900.json"]
 
 
 def test_a_newer_figure_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
@@ -36,6 +42,42 @@ def test_the_newest_table_of_an_architecture_is_found_and_what_is_none_is_passed
     found = stored(90, tmp_path)
     assert found is not None and found[1] == TABLE
     assert stored(120, tmp_path) is None
+
+
+def test_a_table_of_the_wanted_gpu_goes_before_a_newer_one(tmp_path: Path) -> None:
+    write(TABLE, tmp_path / file_name(TABLE))
+    other = replace(TABLE, gpu="NVIDIA H20")
+    write(other, tmp_path / file_name(other))
+    os.utime(tmp_path / file_name(TABLE), (1, 1))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not TABLE.same_versions(other)
+    assert (stored(90, tmp_path) or (None, None))[1] == other
+    assert (stored(90, tmp_path, lambda t: t.gpu == "NVIDIA H200") or (None, None))[1] == TABLE
+    assert (stored(90, tmp_path, lambda t: t.gpu == "NVIDIA GH200") or (None, None))[1] == other
+
+
+H200, H20 = product("H200"), product("H20")
+
+
+@pytest.mark.parametrize(
+    ("table", "about", "gpu", "words"),
+    [
+        (TABLE, {"torch": "2.11.1+cpu", "cudnn": None}, H200, ()),
+        (TABLE, {"torch": "2.11.0+cu130", "cudnn": 91900}, None, ()),
+        (TABLE, {"torch": "2.13.0+cpu", "cudnn": None}, H200, ("torch 2.11.0+cu130 (here 2.13.0+cpu)",)),
+        (TABLE, {"torch": "2.11.0", "cudnn": 92000}, H200, ("cuDNN 91900 (here 92000)",)),
+        (TABLE, {"torch": "2.11.0"}, H20, ("NVIDIA H200 (asked for H20)",)),
+        (TABLE, {"torch": "2.11.0"}, product("80"), ()),
+        (None, {"torch": "2.13.0"}, H20, ()),
+    ],
+)
+def test_figures_of_another_gpu_or_library_are_not_used_silently(
+    table: Table | None, about: dict[str, object], gpu: Product | None, words: tuple[str, ...]
+) -> None:
+    done = Replay(EventList(*(array(c) for c in COLUMNS), (), (), 0), about)
+    note = compared(Tables(table), done, gpu).note
+    assert bool(note) == bool(words)
+    assert all(w in note for w in words)
 
 
 def said() -> dict[str, object]:
