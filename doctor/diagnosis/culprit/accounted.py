@@ -1,7 +1,7 @@
 """What the scheduler's accounting says of the job: how it ended, by its most telling record.
 
-A job's own record says FAILED or CANCELLED where that of a step says why, and the steps of a job that ran into
-its time limit are CANCELLED: records are taken in the order of what they tell, those of steps first.
+A job's own record says FAILED or CANCELLED where that of a step says why, and the steps of a job that ran
+into its time limit are CANCELLED: records are taken in the order of what they tell, those of steps first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rank was doing while the others waited, as it bears on a conclusion: its row, its reason, its title."""
+"""What a rank was doing while the others waited, and what that makes of a conclusion: row, reason, title."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose fault a cause is that lines name: by the signature's scope, by numbers in the line, by who else suffers."""
+"""Whose fault a cause is that lines name: by the signature's scope, numbers in a line, who else suffers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _owner(view: View, signature: Signature, hits: Sequence[Hit]) -> int | None:
 
 
 def listed_by_checkpoint(view: View, hits: Sequence[Hit]) -> frozenset[int] | None:
-    """The failing ranks that a distributed checkpoint lists around these lines; None where there is no list."""
+    """The failing ranks that a distributed checkpoint lists around these lines; None without such a list."""
     lists = [h for h in view.hits if h.code == DCP_FAILED and h.fields.get("ranks")]
     near = [c for c in lists if any(is_inside(c, h) for h in hits)]
     if not near:

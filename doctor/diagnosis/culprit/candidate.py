@@ -39,7 +39,7 @@ def derived(
     record_next: tuple[str, ...] = (),
     explained: tuple[str, ...] = (),
 ) -> Conclusion:
-    """A conclusion of `fsdp_doctor.tables.log_conclusions`, with its row, reason and fix where none is given."""
+    """A conclusion of `tables.log_conclusions`, with its row, reason and fix unless they are given."""
     kind = CONCLUSIONS[code]
     return Conclusion(
         code=code,

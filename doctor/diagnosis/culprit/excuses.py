@@ -1,4 +1,4 @@
-"""Lines that name a cause by their form and are none here: old, of another process, recovered from, said better."""
+"""Lines that name a cause by their form and are none here: old, of another process, outlived, said better."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _is_other_gpu(view: View, hit: Hit) -> bool:
 
 
 def _is_over(view: View, hit: Hit) -> bool:
-    """Whether a loss or norm that was no number became one again, or was never one: a text that speaks of it."""
+    """Whether a loss or norm became a number again, or the line is a text that speaks of such a thing."""
     mine = [h for h in view.hits if h.code == NOT_A_NUMBER and h.origin.rank == hit.origin.rank]
     if all(h.count == 1 for h in mine) and view.went_on(mine[-1]):
         return True
@@ -123,7 +123,7 @@ def _is_over(view: View, hit: Hit) -> bool:
 
 
 def hung_before(view: View, hits: Sequence[Hit]) -> bool:
-    """Whether a job that reached its time limit had failed or hung before, so that the limit was a consequence."""
+    """Whether a job had failed or hung before it reached its time limit, which then was a consequence."""
     said = " ".join(value for h in hits for name, value in h.fields.items() if name.startswith("why"))
     if not any(word in said for word in ("TIME", "RUNLIMIT", "walltime")):
         return False

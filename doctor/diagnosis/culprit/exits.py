@@ -55,7 +55,7 @@ def _is_explained(view: View, entry: Exit) -> bool:
 
 
 def _order(entry: Exit) -> int:
-    """Signals from outside tell most; an abort is mostly what a process does to itself after another's failure."""
+    """Signals from outside tell most; an abort least: a process mostly does it after another's failure."""
     signal = signal_of(entry.code)
     if signal in FROM_OUTSIDE:
         return 0
@@ -98,7 +98,7 @@ def _meaning(view: View, code: int | None, ranks: frozenset[int]) -> _Meaning:
 
 
 def _crash_site(view: View, ranks: frozenset[int]) -> str:
-    """Where a crash was, by the stack that faulthandler printed: its innermost frame is what called into C."""
+    """Where a crash was, by the stack that faulthandler printed: its innermost frame called into C."""
     frames = next((f for r in sorted(ranks) if (f := view.frames_of(r))), ())
     if not frames:
         return ""

@@ -1,4 +1,4 @@
-"""What snapshots of CUDA memory add: a cause of their own, or evidence for the out-of-memory error of the logs."""
+"""What snapshots of CUDA memory add: a cause of their own, or evidence for the logs' out-of-memory error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the libraries found themselves when they compared the ranks' collectives: torch's debug mode, and gloo."""
+"""What libraries found when they compared the ranks' collectives themselves: torch's debug mode, and gloo."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _words(what: Fingerprint) -> str:
 
 
 def _aborted(view: View) -> Candidate | None:
-    """The process that receives more than it expects is aborted by gloo. Where all others stand in the same gather
+    """Gloo aborts the process that receives more than it expects. Where all others stand in the same gather
     of FSDP's parameters, whose size is the same everywhere, the one that aborted ran something else.
     """
     hits = [h for h in view.hits if h.code == GLOO_OTHER_SIZE]
@@ -91,7 +91,8 @@ def _aborted(view: View) -> Candidate | None:
     (rank,) = aborted
     conclusion = derived(
         codes.OTHER_OPERATION,
-        f"Rank {rank} ran another collective while {rank_words(others)} gathered the parameters of an FSDP unit",
+        f"Rank {rank} ran another collective while {rank_words(others)} gathered the parameters of an FSDP "
+        "unit",
         "medium",
         culprits=aborted,
         victims=others,

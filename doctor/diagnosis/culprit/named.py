@@ -1,4 +1,4 @@
-"""Whom the others name: the rank whose key or id they wait for, the peer that their broken connections lead to."""
+"""Whom the others name: the rank whose key or id they wait for, the peer to which broken connections lead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fsdp_doctor.tables import log_conclusions as codes
 KEYS = re.compile(
     r"keys: (?:/\S*?)?//cpu//\d+/(?P<cpu>\d+)|keys: \S*?//cuda//(?P<cuda>\d+)\b(?::(?P<peer>\d+))?"
 )
-"""Keys of gloo's addresses, which end in a rank, and of NCCL's ids: of rank 0, or of two ranks for each other."""
+"""Keys of gloo's addresses, which end in a rank, and of NCCL's ids: rank 0's, or those of two ranks."""
 KEY, ID = 79, 78
 PEER_RANK, PEER_HOST = 71, 54
 """Scores of a peer whose rank is known, and of one of which only the name is."""
@@ -85,7 +85,7 @@ def _key(view: View) -> Candidate | None:
 
 
 def _pair(view: View, hits: Sequence[Hit], pairs: set[tuple[int, int]]) -> Candidate | None:
-    """Two ranks' own communicator, made at their first unbatched send or receive: the lower one publishes its id."""
+    """Two ranks' communicator, made at their first unbatched send or receive: the lower publishes its id."""
     if len(pairs) != 1:
         return None
     ((rank, other),) = pairs
@@ -93,9 +93,11 @@ def _pair(view: View, hits: Sequence[Hit], pairs: set[tuple[int, int]]) -> Candi
         return None
     conclusion = derived(
         codes.NEVER_ENTERED,
-        f"Rank {rank} never posted its half of the first send or receive with rank {other}, which waits for it",
+        f"Rank {rank} never posted its half of the first send or receive with rank {other}, which waits for "
+        "it",
         "medium",
-        why="NCCL makes a communicator of the two ranks when both come to their first send or receive; the id of "
+        why="NCCL makes a communicator of the two ranks when both come to their first send or receive; the "
+        "id of "
         f"that one ({rank}:{other}) was never published, so rank {rank} was elsewhere.",
         culprits=(rank,),
         victims=view.suffering - {rank},
@@ -138,7 +140,7 @@ def _remote_peer(view: View) -> Candidate | None:
 
 
 def _global_rank(view: View, hits: Sequence[Hit], local: int) -> int | None:
-    """The rank behind a local one of the host that names it, where the job has one host or its ranks are known."""
+    """The rank behind a local one of the host that names it, for one host or known ranks of several."""
     here = {h.origin.host for h in hits}
     hosts = view.incident.job.hosts
     if len(here) != 1 or len({*hosts.values(), *here}) > 1:

@@ -1,7 +1,7 @@
-"""Who is slow although all steps take equally long: the rank that works longer and waits less than the others.
+"""Who is slow although all steps take equally long: the rank that works longer and waits less than others.
 
 A step ends for all ranks with its last collective, so that the times of whole steps are equal. What tells is
-what each rank did itself (forward, backward, data), or that one rank hardly waits: it is the one that comes last.
+what each rank did itself (forward, backward, data), or that one rank hardly waits: it comes last.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _candidate(
         f"{who} {does} that the others wait for: in a step {'it' if len(slow) == 1 else 'each'} "
         + ", and ".join(figures),
         "medium",
-        why=f"{_longer(slow, steady, others)}Steps take equally long everywhere, because each ends with a collective. "
-        + codes.CONCLUSIONS[codes.STRAGGLER].why,
+        why=f"{_longer(slow, steady, others)}Steps take equally long everywhere, because each ends with a "
+        "collective. " + codes.CONCLUSIONS[codes.STRAGGLER].why,
         culprits=tuple(sorted(slow)),
         victims=tuple(sorted(others)),
         evidence=unique_proofs(_proof(r, steady[r][-1]) for r in ranks if r in steady),

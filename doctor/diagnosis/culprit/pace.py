@@ -48,14 +48,18 @@ def _straggler(view: View, timed: dict[int, list[StepPoint]]) -> Candidate | Non
             continue
         usual = median(others)
         if own * RATIO <= usual and usual > RATIO * _before(timed, rank):
-            why = f"The others' steps grew to {usual:.3g} s while rank {rank} reports {own:.3g} s: it never waits, so the others wait for it."
+            why = (
+                f"The others' steps grew to {usual:.3g} s while rank {rank} reports {own:.3g} s: it "
+                "never waits, so the others wait for it."
+            )
         elif own >= RATIO * usual:
             why = f"Rank {rank} reports {own:.3g} s per step, the others {usual:.3g} s."
         else:
             continue
         conclusion = derived(
             codes.STRAGGLER,
-            f"Rank {rank} is the straggler that slows the others down ({own:.3g} s per step against {usual:.3g} s)",
+            f"Rank {rank} is the straggler that slows the others down ({own:.3g} s per step against "
+            f"{usual:.3g} s)",
             "medium",
             why=f"{why} {codes.CONCLUSIONS[codes.STRAGGLER].why}",
             culprits=(rank,),

@@ -1,4 +1,4 @@
-"""What NCCL's RAS says of a running job: who is gone, who does not answer, who has launched less than the others."""
+"""What NCCL's RAS says of a running job: who is gone, who does not answer, who has launched less."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _behind(view: View, answers: list[list[_Behind]], last: RasReport) -> Candid
 
 
 def _before(answers: list[list[_Behind]], one: _Behind) -> tuple[int, int] | None:
-    """What the first answer told of the same communicator and operation: the least count, and the usual one."""
+    """What the first answer told of this communicator and operation: the least count, and the usual one."""
     for answer in answers:
         for b in answer:
             if (b.trouble.communicator, b.trouble.operation) == (

@@ -1,4 +1,4 @@
-"""Causes that a line names itself: grouped by who printed them, weighed, and put right where lines disagree."""
+"""Causes that a line names itself: lines of one story together, weighed, put right where they disagree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fsdp_doctor.tables.xid import XIDS, Kind
 
 MOST = 99.0
 LATE, BARE = 25, 15
-"""What an exception loses that a rank raised after it had reported a consequence, or of which one line is all."""
+"""What an exception loses that came after a consequence of its rank, or of which one line is all there is."""
 LAST_LINES = 10
 OF_A_PROGRAM = 58.0
 """Score of an Xid that a program causes itself."""
@@ -84,8 +84,8 @@ def _score(view: View, hits: Sequence[Hit], culprits: frozenset[int]) -> float |
 
 
 def _exception_score(view: View, hits: Sequence[Hit], weight: float) -> float | None:
-    """An unknown exception counts less where its rank had already reported a consequence, and where it neither has
-    a traceback nor ended anything: then it may be a text that speaks of one, unless it is among the last lines.
+    """An unknown exception counts less where its rank had already reported a consequence. Where it has no
+    traceback and ended nothing it may be a text that speaks of one, unless it is among the last lines.
     """
     ranks = {h.origin.rank for h in hits if h.origin.rank is not None}
     if any(h.origin.rank in ranks and h.kind == VICTIM and h.order < hits[0].order for h in view.hits):

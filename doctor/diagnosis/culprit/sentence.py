@@ -25,7 +25,7 @@ def sentence(signature: Signature, hits: Sequence[Hit]) -> str:
 
 
 def _values(says: str, hits: Sequence[Hit]) -> dict[str, str]:
-    """Name -> the first value. Alternatives of a pattern number their groups: `path2` counts as `path` too."""
+    """Name -> the first value. Patterns number the groups of alternatives: `path2` counts as `path` too."""
     values: dict[str, str] = {}
     for hit in hits:
         for name, value in hit.fields.items():

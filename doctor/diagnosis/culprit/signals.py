@@ -14,7 +14,7 @@ SHELL = 128
 
 
 def signal_of(code: int | None) -> int | None:
-    """The signal's number: Python negates it, a shell adds 128. None for an exit code of the program's own."""
+    """The signal's number: Python negates it, a shell adds 128. None for a code that a program chose."""
     if code is None:
         return None
     if code < 0:

@@ -90,7 +90,8 @@ def _all_same(view: View, stacks: Stacks) -> Candidate | None:
     missing = view.expected - frozenset(stacks)
     conclusion = derived(
         codes.STALLED,
-        f"{rank_words(stacks).capitalize()} all wait in the same collective, called in {_where(stacks, stacks)}",
+        f"{rank_words(stacks).capitalize()} all wait in the same collective, called in "
+        f"{_where(stacks, stacks)}",
         "low",
         victims=stacks,
         evidence=(_proof(s) for s in stacks.values()),

@@ -78,7 +78,7 @@ class Group:
 
 
 def groups(view: View) -> list[Group]:
-    """Per process group the earliest collective in which each rank timed out; the group that stood first first."""
+    """The process groups that timed out, the first to stand first, with each rank's earliest collective."""
     named = _names(view)
     counts: dict[str, dict[int, int]] = {}
     found: dict[str, dict[int, Stuck]] = {}
@@ -101,7 +101,7 @@ def groups(view: View) -> list[Group]:
 
 
 def enqueued(view: View, group: str) -> dict[int, int]:
-    """Rank -> the last collective that it had enqueued in a group; lines that name no group count for each."""
+    """Rank -> the last collective that it had enqueued in a group; lines without a group count for each."""
     found: dict[int, int] = {}
     for hit in view.hits:
         if (
@@ -114,7 +114,7 @@ def enqueued(view: View, group: str) -> dict[int, int]:
 
 
 def _group_of(hit: Hit) -> str:
-    """The process group of a line: its own number, since several groups may have one name; "" if it is not told."""
+    """A line's process group: its number, since several groups may have one name; "" where it is not told."""
     return hit.fields.get("pg_id") or hit.fields.get("pg", "")
 
 

@@ -33,7 +33,8 @@ def candidates(view: View) -> list[Candidate]:
     code = codes.UNEVEN if OVER.search(words) else codes.NEVER_ENTERED
     conclusion = derived(
         code,
-        f"{rank_words(odd).capitalize()} did not enter the collective in which {rank_words(waited)} timed out: "
+        f"{rank_words(odd).capitalize()} did not enter the collective in which {rank_words(waited)} timed "
+        "out: "
         f"it was in {phases.frame_words(stood[one])}",
         "high",
         why=(f"Its last words: “{words}”. " if words else "")

@@ -1,4 +1,4 @@
-"""What is said where nothing names a cause, or where what names one is weak, and what would decide it next time."""
+"""What is said where nothing, or only something weak, names a cause; what would decide it next time."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def sockets(view: View) -> Conclusion | None:
     reasons = [h for h in view.hits if h.code == NO_INFINIBAND]
     return Conclusion(
         code=SOCKETS,
-        title=f"NCCL uses TCP sockets between {nodes} nodes instead of InfiniBand or RoCE: slow communication",
+        title=f"NCCL uses TCP sockets between {nodes} nodes instead of InfiniBand or RoCE: slow "
+        "communication",
         row="slow",
         confidence="medium",
         why=signature.why,

@@ -31,7 +31,8 @@ def names(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     text = " ".join(h.fields.get("miss", "") + " " + h.fields.get("un", "") for h in hits)
     if "flat_param" in text:
         remedy = Remedy(
-            "Load it into a model wrapped by FSDP in the same way on the same number of ranks (LOCAL_STATE_DICT), then save a FULL or SHARDED state dict; or consolidate the shards",
+            "Load it into a model wrapped by FSDP in the same way on the same number of ranks "
+            "(LOCAL_STATE_DICT), then save a FULL or SHARDED state dict; or consolidate the shards",
             "fsdp-doctor ckpt check DIR --world-size N",
         )
         title = "The checkpoint holds FSDP1's flat shards (_flat_param), which a plain model cannot load"
@@ -39,7 +40,10 @@ def names(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     prefix = next((p for p in PREFIXES if f'"{p}' in text or f".{p}" in text), None)
     if prefix is None:
         return words
-    strip = f"Strip or add the prefix {prefix!r}, or load with torch.distributed.checkpoint.state_dict.set_model_state_dict"
+    strip = (
+        f"Strip or add the prefix {prefix!r}, or load with "
+        "torch.distributed.checkpoint.state_dict.set_model_state_dict"
+    )
     title = f"{words.title}: the prefix {prefix!r} is on one side only"
     return replace(words, title=title, fixes=(Remedy(strip), *words.fixes))
 
@@ -50,7 +54,10 @@ def flat(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     saved, current = first.fields.get("ck", ""), first.fields.get("md", "")
     if (saved.count(",") == 0) == (current.count(",") == 0):
         return words
-    why = "one side is flat (1-D), the other whole: shards of FSDP1 (LOCAL_STATE_DICT, or a flat parameter) and a full or sharded state dict do not fit. "
+    why = (
+        "one side is flat (1-D), the other whole: shards of FSDP1 (LOCAL_STATE_DICT, or a flat "
+        "parameter) and a full or sharded state dict do not fit. "
+    )
     return replace(words, why=why + words.why)
 
 
@@ -61,8 +68,10 @@ def damaged(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
         return words
     return replace(
         words,
-        title="A checkpoint file is no checkpoint: it begins like the pointer that Git LFS leaves in its place",
-        why="The repository was cloned without Git LFS, so that the file holds a few lines of text. A file that was cut while it was written or copied may look so too.",
+        title="A checkpoint file is no checkpoint: it begins like the pointer that Git LFS leaves in its "
+        "place",
+        why="The repository was cloned without Git LFS, so that the file holds a few lines of text. A file "
+        "that was cut while it was written or copied may look so too.",
         fixes=(
             Remedy("Fetch the real file: git lfs install, then git lfs pull", "head -c 120 FILE"),
             *words.fixes,
@@ -85,10 +94,15 @@ def other_world(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Wo
     if not ZERO.search(first.text):
         return words
     universal = Remedy(
-        "Convert it to a universal checkpoint, which fits any number of ranks, and load it with load_universal: true; or load on as many ranks as it was saved on",
-        "python ds_to_universal.py --input_folder DIR/global_stepN --output_folder DIR/global_stepN_universal",
+        "Convert it to a universal checkpoint, which fits any number of ranks, and load it with "
+        "load_universal: true; or load on as many ranks as it was saved on",
+        "python ds_to_universal.py --input_folder DIR/global_stepN --output_folder "
+        "DIR/global_stepN_universal",
     )
-    why = "DeepSpeed's ZeRO keeps one part of the optimizer's state per rank, and loads it on as many ranks only."
+    why = (
+        "DeepSpeed's ZeRO keeps one part of the optimizer's state per rank, and loads it on as many "
+        "ranks only."
+    )
     return replace(words, why=why, fixes=(universal,))
 
 
@@ -100,7 +114,8 @@ def missing_file(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> W
     if not first.fields.get("path", "").endswith(".distcp") or not ranks or not others:
         return words
     look = Remedy(
-        "Look on each node whether the file is there: if it is on another one, the folder is not shared; bring all files into one folder that every node sees, and delete nothing before",
+        "Look on each node whether the file is there: if it is on another one, the folder is not shared; "
+        "bring all files into one folder that every node sees, and delete nothing before",
         f"srun -l ls -la {first.fields['path'].rpartition('/')[0] or 'DIR'}",
     )
     why = "Other ranks found their files: the folder is local to each node, or a part of it was not copied."
@@ -118,10 +133,12 @@ def full(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     return replace(
         words,
         title="The quota of the file system is used up",
-        why="The user's or the project's share of the file system is full, whatever df says is free; the file that was being written is incomplete.",
+        why="The user's or the project's share of the file system is full, whatever df says is free; the "
+        "file that was being written is incomplete.",
         fixes=(
             Remedy(
-                "Free space or files of that user or project, keep fewer checkpoints, delete the incomplete one, or ask for a larger quota",
+                "Free space or files of that user or project, keep fewer checkpoints, delete the incomplete "
+                "one, or ask for a larger quota",
                 "quota -s; lfs quota -h DIR",
             ),
         ),
@@ -135,7 +152,10 @@ def weights_only(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> W
         if hit.code != "LOG602":
             continue
         if name := hit.fields.get("cls") or hit.fields.get("cls2"):
-            allow = f"torch.serialization.add_safe_globals([{name}]), or load a file that you trust with weights_only=False"
+            allow = (
+                f"torch.serialization.add_safe_globals([{name}]), or load a file that you trust with "
+                "weights_only=False"
+            )
             return replace(words, title=f"{words.title}: it holds {name}", fixes=(Remedy(allow),))
         if "op" in hit.fields:
             look = Remedy("Look at the file: a Git LFS pointer or text; run git lfs pull", "head -c 100 FILE")

@@ -36,16 +36,20 @@ def xid(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
 
 _VERBS: Mapping[str, tuple[str, Remedy]] = {
     "reg_mr": (
-        "Memory could not be registered with the adapter: mostly the limit of locked memory (ulimit -l) is too low.",
+        "Memory could not be registered with the adapter: mostly the limit of locked memory (ulimit -l) is "
+        "too low.",
         Remedy(
-            "Allow unlimited locked memory: ulimit -l unlimited, memlock in limits.conf or the daemon's unit, --ulimit memlock=-1 for a container",
+            "Allow unlimited locked memory: ulimit -l unlimited, memlock in limits.conf or the daemon's "
+            "unit, --ulimit memlock=-1 for a container",
             "ulimit -l",
         ),
     ),
     "modify_qp": (
-        "The two ends could not be joined: another subnet, or a GID index that does not lead to the peer (RoCE).",
+        "The two ends could not be joined: another subnet, or a GID index that does not lead to the peer "
+        "(RoCE).",
         Remedy(
-            "Set NCCL_IB_GID_INDEX (3 is the usual one for RoCE v2) and NCCL_IB_HCA to adapters of one network",
+            "Set NCCL_IB_GID_INDEX (3 is the usual one for RoCE v2) and NCCL_IB_HCA to adapters of one "
+            "network",
             "show_gids",
         ),
     ),
@@ -67,12 +71,14 @@ def verbs(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
 NODE_DOWN = (
     "The node does not answer Slurm any more; the ranks on the others wait for it or are told to stop.",
     Remedy(
-        "Find the node and why it failed, leave it out and start again from the last checkpoint (sbatch --requeue, --exclude=NODE)",
+        "Find the node and why it failed, leave it out and start again from the last checkpoint (sbatch "
+        "--requeue, --exclude=NODE)",
         "sinfo -R; scontrol show node NODE; sacct -j JOB -o JobID,State,NodeList",
     ),
 )
 TIME_UP = (
-    "All ranks were told to stop at the end of the time that the job had asked for. If it made no progress before, it hung: look at the last lines of all ranks.",
+    "All ranks were told to stop at the end of the time that the job had asked for. If it made no progress "
+    "before, it hung: look at the last lines of all ranks.",
     Remedy(
         "Ask for more time (--time), or save on a warning signal (sbatch --signal=B:USR1@120) and requeue"
     ),
@@ -95,7 +101,8 @@ def scheduler(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Word
     if not any(name.startswith("why") for name in first.fields):
         return replace(
             words,
-            why="Slurm does not say why: scancel by a person, or a step that ended because one of its tasks did. What the ranks print afterwards are consequences.",
+            why="Slurm does not say why: scancel by a person, or a step that ended because one of its tasks "
+            "did. What the ranks print afterwards are consequences.",
             fixes=(
                 Remedy(
                     "Ask the accounting who cancelled it and how its tasks ended",
@@ -113,7 +120,8 @@ _SIGNALS: Mapping[str, tuple[str, str]] = {
     ),
     "2": ("SIGINT: Ctrl-C.", "Nothing is wrong with the program; somebody interrupted it"),
     "15": (
-        "SIGTERM: the scheduler (preemption, a time limit, an eviction of the pod) or a person told the launcher to stop.",
+        "SIGTERM: the scheduler (preemption, a time limit, an eviction of the pod) or a person told the "
+        "launcher to stop.",
         "Look at the scheduler's record of the job, and save a checkpoint on SIGTERM so that it can go on",
     ),
 }

@@ -39,7 +39,9 @@ def worker_died(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Wo
     return replace(
         words,
         row="oom",
-        why="SIGKILL comes almost always from the kernel's OOM killer or the container's memory limit: workers times prefetched batches did not fit into host memory. Rarely a person or the scheduler.",
+        why="SIGKILL comes almost always from the kernel's OOM killer or the container's memory limit: "
+        "workers times prefetched batches did not fit into host memory. Rarely a person or the "
+        "scheduler.",
     )
 
 
@@ -55,17 +57,26 @@ def imports(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
             continue
         why = capital(pattern.meaning.format(found[1])) + "."
         if pattern.cause is Cause.MODULE:
-            fix = f"Install {found[1].partition('.')[0]} into the environment that the launcher uses, on every node"
+            fix = (
+                f"Install {found[1].partition('.')[0]} into the environment that the launcher uses, on "
+                "every node"
+            )
             return replace(words, why=why, fixes=(Remedy(fix, words.fixes[0].command),))
         if pattern.cause in (Cause.HANG, Cause.CRASH):
             return words
         package = _extension(first)
         if package is None or pattern.cause in (Cause.NCCL_SYMBOL, Cause.DRIVER_LIBRARY):
             return replace(words, why=why, fixes=(Remedy(pattern.fix, words.fixes[0].command),))
-        why = f"{package} was built for another torch, CUDA or system than the one that is installed: {why[:1].lower()}{why[1:]}"
+        why = (
+            f"{package} was built for another torch, CUDA or system than the one that is installed: "
+            f"{why[:1].lower()}{why[1:]}"
+        )
         fix = f"Install the build of {package} for this torch and CUDA, or build it here"
         if pattern.cause is Cause.GLIBC:
-            fix = f"Build {package} on this system, take a wheel for an older C library, or use a newer base image"
+            fix = (
+                f"Build {package} on this system, take a wheel for an older C library, or use a newer "
+                "base image"
+            )
         build = f"pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}"
         return replace(words, why=why, fixes=(Remedy(fix, build),))
     return words
@@ -92,12 +103,16 @@ def exception(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Word
         return words
     return replace(
         words,
-        title=f"The optimizer's state has another size ({sizes[1]}) than the shard it belongs to ({sizes[2]})",
+        title=f"The optimizer's state has another size ({sizes[1]}) than the shard it belongs to "
+        f"({sizes[2]})",
         row="load",
-        why="The optimizer's state was loaded as each rank had saved it, and the number of ranks or the wrapping differs since: the shards have other sizes.",
+        why="The optimizer's state was loaded as each rank had saved it, and the number of ranks or the "
+        "wrapping differs since: the shards have other sizes.",
         fixes=(
             Remedy(
-                "Load with FSDP.optim_state_dict_to_load or set_optimizer_state_dict, which reshard; or resume once with the same world size and sharding strategy and save a full or sharded state dict",
+                "Load with FSDP.optim_state_dict_to_load or set_optimizer_state_dict, which reshard; or "
+                "resume once with the same world size and sharding strategy and save a full or sharded "
+                "state dict",
                 "fsdp-doctor ckpt check DIR --world-size N",
             ),
         ),
