@@ -99,8 +99,8 @@ def calibrated(
         if named:
             return replace(
                 known,
-                problem=f"{known.file} was measured on {table.gpu} with torch {table.torch}, cuDNN {table.cudnn}; "
-                f"here are {gpu.gpu}, torch {gpu.torch}, cuDNN {gpu.cudnn}: name another file",
+                problem=f"{known.file} is from {table.gpu}, torch {table.torch}, cuDNN {table.cudnn}; here "
+                f"are {gpu.gpu}, torch {gpu.torch}, cuDNN {gpu.cudnn}: name another file",
             )
         table = _kept(fresh)
     try:
