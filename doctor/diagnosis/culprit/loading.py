@@ -5,10 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
-from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.proofs import at
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import rank_words
-from fsdp_doctor.subjects.diagnosis import Proof
 from fsdp_doctor.subjects.incident import CONTEXT, StepPoint
 from fsdp_doctor.tables import log_conclusions as codes
 
@@ -51,15 +50,9 @@ def candidates(view: View) -> list[Candidate]:
         "medium",
         culprits=tuple(ranks) if alone else (),
         victims=tuple(sorted(r for r in steady if r is not None and r not in ranks)) if alone else (),
-        evidence=unique_proofs(
-            Proof(
-                p.origin.file,
-                p.origin.line,
-                p.rank,
-                p.origin.time,
-                f"step {p.step}: {p.data or 0.0:.0%} of its time is data",
-            )
+        evidence=(
+            at(p.origin, p.rank, f"step {p.step}: {p.data or 0.0:.0%} of its time is data")
             for p in (steady[worst][0], steady[worst][len(steady[worst]) // 2], steady[worst][-1])
         ),
     )
-    return [Candidate(SCORE, conclusion, 0, frozenset(ranks))]
+    return [Candidate(SCORE, conclusion, ranks=frozenset(ranks))]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
-from fsdp_doctor.diagnosis.culprit.proofs import unique_proofs
+from fsdp_doctor.diagnosis.culprit.proofs import at
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.diagnosis.phase_times import WAIT, own_seconds
@@ -93,11 +93,11 @@ def _candidate(
         "medium",
         why=f"{_longer(slow, steady, others)}Steps take equally long everywhere, because each ends with a "
         "collective. " + codes.CONCLUSIONS[codes.STRAGGLER].why,
-        culprits=tuple(sorted(slow)),
-        victims=tuple(sorted(others)),
-        evidence=unique_proofs(_proof(r, steady[r][-1]) for r in ranks if r in steady),
+        culprits=slow,
+        victims=others,
+        evidence=(_proof(r, steady[r][-1]) for r in ranks if r in steady),
     )
-    return Candidate(SCORE, conclusion, 0, slow)
+    return Candidate(SCORE, conclusion, ranks=slow)
 
 
 def _longer(slow: frozenset[int], steady: Mapping[int, list[StepPoint]], others: list[int]) -> str:
@@ -118,4 +118,4 @@ def _longer(slow: frozenset[int], steady: Mapping[int, list[StepPoint]], others:
 
 def _proof(rank: int, point: StepPoint) -> Proof:
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in point.parts.items())
-    return Proof(point.origin.file, point.origin.line, rank, point.origin.time, f"step {point.step}: {parts}")
+    return at(point.origin, rank, f"step {point.step}: {parts}")

@@ -18,6 +18,7 @@ LAGS = 69
 """Score of a rank that lags and comes on: a straggler."""
 GAP = 2
 """Collectives that a rank has to be behind in a single answer: RAS asks one rank after the other."""
+ASK_AGAIN = "ncclras a second and a third time, ten seconds apart: do the counts grow?"
 
 
 def candidates(view: View) -> list[Candidate]:
@@ -77,9 +78,8 @@ def _absent(view: View, report: RasReport, named: list[RasTrouble], by_rank: lis
             else "It is stopped, hangs in the kernel, has ended, or its node cannot be reached. "
         )
         + codes.CONCLUSIONS[codes.RAS].why,
-        culprits=tuple(sorted(ranks)),
+        culprits=ranks,
         host=hosts.pop() if len(hosts) == 1 else None,
-        victims=tuple(sorted(view.suffering - ranks)),
         evidence=_proofs(report, (*named, *by_rank)),
     )
 
@@ -91,6 +91,16 @@ class _Behind:
     trouble: RasTrouble
     odd: tuple[RasRank, ...]
     usual: int
+
+    @property
+    def late(self) -> list[RasRank]:
+        """Those that have launched fewer operations."""
+        return [r for r in self.odd if (r.launched or 0) < self.usual]
+
+    @property
+    def least(self) -> int:
+        """Operations that the last of them has launched."""
+        return min(r.launched or 0 for r in self.odd)
 
 
 def _counts(report: RasReport) -> list[_Behind]:
@@ -108,40 +118,33 @@ def _counts(report: RasReport) -> list[_Behind]:
 
 
 def _behind(view: View, answers: list[list[_Behind]], last: RasReport) -> Candidate | None:
-    latest = [b for b in answers[-1] if any((r.launched or 0) < b.usual for r in b.odd)]
+    """The ranks that are furthest behind in the last answer; earlier ones tell whether they move at all."""
+    latest = [b for b in answers[-1] if b.late]
     if not latest:
         return None
-    one = max(latest, key=lambda b: b.usual - min(r.launched or 0 for r in b.odd))
-    late = [r for r in one.odd if (r.launched or 0) < one.usual]
-    least = min(r.launched or 0 for r in late)
-    gap = one.usual - least
+    one = max(latest, key=lambda b: b.usual - b.least)
     before = _before(answers[:-1], one)
-    if before is None and gap < GAP:
+    if before is None and one.usual - one.least < GAP:
         return None  # the next answer may show them level
-    numbers = [_global(view, last, r) for r in late]
-    ranks = tuple(sorted(n for n in numbers if n is not None))
-    who = rank_words(ranks).capitalize() if ranks else f"A rank ({_place(late[0])})"
-    stands = before is not None and before == (least, one.usual)
-    moved = before is not None and not stands
-    code = codes.STRAGGLER if moved else codes.RAS
-    counts = f"{least} {one.trouble.operation} operations launched, the others {one.usual}"
-    words = "is behind the others"
+    stands = before == (one.least, one.usual)
+    ranks = frozenset(n for r in one.late if (n := _global(view, last, r)) is not None)
+    who = rank_words(ranks).capitalize() if ranks else f"A rank ({_place(one.late[0])})"
+    words, record = "is behind the others", (ASK_AGAIN,)
     if before is not None:
         words = "stands still while the others are ahead" if stands else "lags behind the others and moves on"
-    hosts = {r.host for r in late if r.host}
+        record = ()
+    hosts = {r.host for r in one.late if r.host}
     conclusion = derived(
-        code,
-        f"{who} {words}, by NCCL's RAS: {counts} ({'; '.join(_place(r) for r in late[:2] if r.pid)})",
+        codes.RAS if before is None or stands else codes.STRAGGLER,
+        f"{who} {words}, by NCCL's RAS: {one.least} {one.trouble.operation} operations launched, the others "
+        f"{one.usual} ({'; '.join(_place(r) for r in one.late[:2] if r.pid)})",
         "high" if stands else "medium",
         culprits=ranks,
         host=hosts.pop() if len(hosts) == 1 else None,
-        victims=tuple(sorted(view.suffering - set(ranks))),
         evidence=_proofs(last, (one.trouble,)),
-        record_next=()
-        if before is not None
-        else ("ncclras a second and a third time, ten seconds apart: do the counts grow?",),
+        record_next=record,
     )
-    return Candidate(SCORE if stands else LAGS, conclusion, 0, frozenset(ranks))
+    return Candidate(SCORE if stands else LAGS, conclusion, ranks=ranks)
 
 
 def _before(answers: list[list[_Behind]], one: _Behind) -> tuple[int, int] | None:
@@ -152,5 +155,5 @@ def _before(answers: list[list[_Behind]], one: _Behind) -> tuple[int, int] | Non
                 one.trouble.communicator,
                 one.trouble.operation,
             ):
-                return min(r.launched or 0 for r in b.odd), b.usual
+                return b.least, b.usual
     return None
