@@ -129,10 +129,9 @@ def _behind(view: View, answers: list[list[_Behind]], last: RasReport) -> Candid
     stands = before == (one.least, one.usual)
     ranks = frozenset(n for r in one.late if (n := _global(view, last, r)) is not None)
     who = rank_words(ranks).capitalize() if ranks else f"A rank ({_place(one.late[0])})"
-    words, record = "is behind the others", (ASK_AGAIN,)
+    words = "is behind the others"
     if before is not None:
         words = "stands still while the others are ahead" if stands else "lags behind the others and moves on"
-        record = ()
     hosts = {r.host for r in one.late if r.host}
     conclusion = derived(
         codes.RAS if before is None or stands else codes.STRAGGLER,
@@ -142,7 +141,7 @@ def _behind(view: View, answers: list[list[_Behind]], last: RasReport) -> Candid
         culprits=ranks,
         host=hosts.pop() if len(hosts) == 1 else None,
         evidence=_proofs(last, (one.trouble,)),
-        record_next=record,
+        record_next=(ASK_AGAIN,) if before is None else (),
     )
     return Candidate(SCORE if stands else LAGS, conclusion, ranks=ranks)
 
