@@ -15,6 +15,7 @@ from fsdp_doctor.diagnosis.culprit.lines import (
     KERNEL_FAILED,
     KERNEL_OOM,
     NOT_A_NUMBER,
+    NOT_STARTED,
     OTHER_COLLECTIVE,
     RECOMPILES,
     SCHEDULER,
@@ -25,6 +26,7 @@ from fsdp_doctor.diagnosis.culprit.lines import (
     XID,
 )
 from fsdp_doctor.diagnosis.culprit.signals import CRASHES, SIGKILL, signal_of
+from fsdp_doctor.diagnosis.culprit.starting import ran_after
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.progress import progress
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, Hit
@@ -64,6 +66,8 @@ def is_excused(view: View, hit: Hit) -> bool:
     if hit.code == NOT_A_NUMBER:
         return _is_over(view, hit)
     if hit.code == INTERRUPTED and (view.consequences or view.failed_exits):
+        return True
+    if hit.code in NOT_STARTED and ran_after(view, hit):
         return True
     return view.survived(hit)
 

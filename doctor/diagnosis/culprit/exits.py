@@ -8,6 +8,7 @@ from fsdp_doctor.diagnosis import phases
 from fsdp_doctor.diagnosis.culprit.candidate import Candidate, derived
 from fsdp_doctor.diagnosis.culprit.proofs import exit_proof, last_proof
 from fsdp_doctor.diagnosis.culprit.signals import CRASHES, SIGABRT, SIGBUS, SIGKILL, signal_of
+from fsdp_doctor.diagnosis.culprit.starting import explains
 from fsdp_doctor.diagnosis.culprit.view import View
 from fsdp_doctor.diagnosis.culprit.words import rank_words
 from fsdp_doctor.subjects.incident import LIKELY, ROOT, Exit
@@ -17,6 +18,10 @@ FROM_OUTSIDE = (SIGKILL, *CRASHES)
 """Signals that a process cannot explain itself, whatever it printed before."""
 EXCEPTION = 1
 """The exit code of a Python exception that nobody caught."""
+NOT_RUN = {
+    126: "the shell's word for a command that it could not run (no right to execute it)",
+    127: "the shell's word for a command that it did not find",
+}
 
 
 def candidates(view: View) -> list[Candidate]:
@@ -46,6 +51,8 @@ def _is_explained(view: View, entry: Exit) -> bool:
     """Whether lines say why a process ended: its own error, or that it gave up waiting."""
     if signal_of(entry.code) in FROM_OUTSIDE:
         return False
+    if explains(view, entry.code):
+        return True
     if any(h.origin.rank == entry.rank for h in view.told):
         return entry.rank is not None or entry.code == EXCEPTION
     # An error without a rank's name is most likely this one's.
@@ -93,6 +100,9 @@ def _meaning(view: View, code: int | None, ranks: frozenset[int]) -> _Meaning:
     if code == EXCEPTION:
         words = "failed with an error that is not in these logs (exit code 1)"
         return _Meaning(64 if view.consequences else 52, codes.ERROR_HIDDEN, words, "medium")
+    if told := NOT_RUN.get(code or 0):
+        words = f"ended with exit code {code}: {told}"
+        return _Meaning(73, codes.EXITED, words, "medium", own=False)
     words = f"ended with exit code {code} and no traceback (sys.exit or os._exit)"
     return _Meaning(73, codes.EXITED, words, "high" if ranks else "medium")
 

@@ -53,6 +53,9 @@ INTERRUPTED = "LOG219"
 OF_THE_LAUNCHER = frozenset((TOLD_TO_STOP, BY_SIGNAL))
 """Of how a process ended, by who started it: the process itself said nothing."""
 
+# what shells and launchers print of a command, a program or a container that they could not start
+NOT_STARTED = frozenset(("LOG225", "LOG226", "LOG227", "LOG228"))
+
 # causes that rules treat apart
 GLOO_OTHER_SIZE = "LOG160"
 WORKER_DIED = "LOG207"

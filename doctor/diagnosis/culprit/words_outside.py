@@ -130,7 +130,8 @@ _SIGNALS: Mapping[str, tuple[str, str]] = {
 def interrupted(view: View, hits: Sequence[Hit], first: Hit, words: Words) -> Words:
     """Which signal the launcher got, and who sends it."""
     del view, hits
-    told = _SIGNALS.get(first.fields.get("sig", "2" if "KeyboardInterrupt" in first.text else ""))
+    unnumbered = "2" if "KeyboardInterrupt" in first.text else "15" if "Terminated" in first.text else ""
+    told = _SIGNALS.get(first.fields.get("sig", unnumbered))
     return words if told is None else replace(words, why=told[0], fixes=(Remedy(told[1]),))
 
 

@@ -19,6 +19,7 @@ from fsdp_doctor.tables.log_signatures.processes import PROCESSES
 from fsdp_doctor.tables.log_signatures.program import PROGRAM
 from fsdp_doctor.tables.log_signatures.saving import SAVING
 from fsdp_doctor.tables.log_signatures.slow import SLOW
+from fsdp_doctor.tables.log_signatures.starting import STARTING
 from fsdp_doctor.tables.log_signatures.wrapping import WRAPPING
 
 __all__ = ["CHECKED_ON", "SIGNATURES", "Kind", "Scope", "Signature"]
@@ -30,6 +31,7 @@ SIGNATURES: Mapping[str, Signature] = {
     for s in (
         *COMMUNICATION,
         *LAUNCHERS,
+        *STARTING,
         *PROCESSES,
         *DEVICES,
         *MEMORY,

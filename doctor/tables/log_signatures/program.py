@@ -235,7 +235,7 @@ PROGRAM: tuple[Signature, ...] = (
         84,
         "A file that the program needs is missing",
         "No such file or directory",
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>(?![^']*(?:\.metadata|\.distcp)')[^']*)'|can't open file '(?P<path2>[^']+)'",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>(?![^']*(?:\.metadata|\.distcp)')[^']*)'",
         row=None,
         says="{path} does not exist on this rank's machine",
         why="The path is wrong or local to another node.",
