@@ -1,6 +1,6 @@
 """Memory and disk of every way to save and to load, from the sizes of a model and its job.
 
-Nothing is measured here; docs/checkpoint-memory.md compares it with real ranks.
+Nothing is measured here; docs/checkpoint-memory.md compares it with real ranks and with a GPU.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ def _saves(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
     shard, tensor = -(-everything // job.parts), sizes.largest or 0
     part = -(-tensor // job.parts)
     fsdp1 = job.api == "fsdp1"
+    # FSDP1 gathers a unit, of which the largest tensor is the least, and clones what it hands out.
+    gathered = max(everything, sizes.parameters + tensor) if fsdp1 else everything
     whole = "FSDP.state_dict_type(FULL_STATE_DICT)" if fsdp1 else "StateDictOptions(full_state_dict=True)"
     offload = "FullStateDictConfig(offload_to_cpu=True, rank0_only=" if fsdp1 else ""
     rank0 = f"{offload}True)" if fsdp1 else "StateDictOptions(full_state_dict=True, cpu_offload=True)"
@@ -105,7 +107,7 @@ def _saves(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
             advised=True,
         ),
         Cost(
-            Way.SAVE_FULL, True, whole, everything if job.sharded else 0, tensor, 0, tensor, everything,
+            Way.SAVE_FULL, True, whole, gathered if job.sharded else 0, tensor, 0, tensor, everything,
             note="everything on every GPU",
         ),
         Cost(
@@ -122,7 +124,7 @@ def _saves(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
         )  # fmt: skip
         made.append(
             Cost(
-                Way.SAVE_PLAIN, True, "model.state_dict()", sizes.parameters, tensor, 0, tensor,
+                Way.SAVE_PLAIN, True, "model.state_dict()", sizes.parameters + tensor, tensor, 0, tensor,
                 sizes.parameters, note="FSDP1's default: all parameters on every GPU; no optimizer",
             )
         )  # fmt: skip
