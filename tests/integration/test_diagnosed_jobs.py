@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from fixtures.jobs.judge import ON_A_GPU, SAVED, Judged, judge_all, page
+from fixtures.jobs.judge import ON_A_GPU, OVER_NCCL, SAVED, Judged, judge_all, page
 from fixtures.jobs.kinds import BY_KIND
 
 pytestmark = pytest.mark.timeout(300)
@@ -29,6 +29,10 @@ def test_cause_and_rank_are_named() -> None:
 
 def test_jobs_on_a_gpu() -> None:
     assert {j.kind: j.problems for j in judge_all(ON_A_GPU) if j.problems} == {}
+
+
+def test_jobs_over_nccl() -> None:
+    assert {j.kind: j.problems for j in judge_all(OVER_NCCL) if j.problems} == {}
 
 
 def test_no_alarm_without_a_failure() -> None:

@@ -35,6 +35,8 @@ def _judged(view: View, group: Group) -> Candidate | None:
         return _behind(view, group, stuck[0]) or _all_stuck(view, group, stuck[0])
     if odd := minority({s.rank: s.what for s in stuck}):
         return _odd(view, group, odd)
+    if (skipped := _skipped(group)) is not None:
+        return skipped
     if (passed := _passed_by(group)) is not None:
         return passed
     if len(stuck) == 2 and (left := _left_loop(view, *stuck)) is not None:
@@ -128,6 +130,46 @@ def _difference(one: Stuck, other: Stuck, several: bool) -> tuple[str, str]:
     return codes.OTHER_OPERATION, f"{are} {where}"
 
 
+def _skipped(group: Group) -> Candidate | None:
+    """Few ranks are already in the collective that follows for the others: they left out the one before it,
+    and NCCL, which compares nothing, let theirs count for it.
+    """
+    numbers = sorted({s.seq for s in group.stuck.values()})
+    if len(numbers) != 2 or numbers[1] != numbers[0] + 1:
+        return None
+    here, on = ([s for s in group.stuck.values() if s.seq == n] for n in numbers)
+    following = {(s.op, s.numel) for s in on}
+    ahead = [s for s in here if (s.op, s.numel) in following]
+    left_out = {s.what: s for s in here if (s.op, s.numel) not in following}
+    regular = [*on, *left_out.values()]
+    fewer = all(
+        a.enqueued is not None and r.enqueued is not None and a.enqueued < r.enqueued
+        for a in ahead
+        for r in regular
+    )
+    if (
+        len(following) != 1
+        or len(left_out) != 1
+        or not ahead
+        or 2 * len(ahead) >= len(group.stuck)
+        or not fewer
+    ):
+        return None
+    odd, (one,) = frozenset(a.rank for a in ahead), left_out.values()
+    conclusion = derived(
+        codes.OTHER_OPERATION,
+        f"{rank_words(odd).capitalize()} left out {one.words}: {'they are' if len(odd) > 1 else 'it is'} in "
+        f"{ahead[0].op}, which the others run after it",
+        "high",
+        why="NCCL compares neither sizes nor kinds: what these ranks ran instead was taken for the collective "
+        f"that they left out. They enqueued fewer collectives than the others. {CONCLUSIONS[codes.OTHER_OPERATION].why}",
+        culprits=odd,
+        victims=group.ranks - odd,
+        evidence=group.proofs,
+    )
+    return Candidate(ODD, conclusion, group.order, group.ranks)
+
+
 def _passed_by(group: Group) -> Candidate | None:
     """Ranks that enqueued equally far, of which some are through with what others still wait in: the programs
     went the same way, and what does not fit came before. NCCL compares nothing, and matches what comes next.
@@ -141,7 +183,7 @@ def _passed_by(group: Group) -> Candidate | None:
     conclusion = derived(
         codes.DIVERGED,
         f"{rank_words(through).capitalize()} went past {least.words}, in which {rank_words(waiting)} still "
-        f"waits: a collective at or before #{least.seq} had another size, type or kind on some rank",
+        f"{'wait' if len(waiting) > 1 else 'waits'}: a collective at or before #{least.seq} had another size, type or kind on some rank",
         "medium",
         why=f"All of them enqueued {most.seq} collectives or more, so no rank left the loop; NCCL compares "
         "neither sizes nor kinds, so that a mismatch shows only in what comes after it.",

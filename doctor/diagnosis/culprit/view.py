@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 from fsdp_doctor.diagnosis import phases
-from fsdp_doctor.diagnosis.culprit.lines import OF_THE_LAUNCHER, PEER_LOST, TOLD_TO_STOP, WAITED
+from fsdp_doctor.diagnosis.culprit.lines import (
+    OF_THE_LAUNCHER,
+    PEER_LOST,
+    TOLD_TO_STOP,
+    WAITED,
+    WATCHDOG_FAILED,
+)
 from fsdp_doctor.diagnosis.culprit.signals import SIGKILL, SIGTERM, signal_of
 from fsdp_doctor.subjects.incident import (
     LIKELY,
@@ -51,15 +58,18 @@ class View:
 
     @cached_property
     def waited(self) -> frozenset[int]:
-        """Ranks that said they waited until a timeout."""
-        return frozenset(h.origin.rank for h in self.hits if h.code in WAITED and h.origin.rank is not None)
+        """Ranks that said they waited until a timeout; of a watchdog that found a lost peer, that is not said."""
+        said = {c: self._ranks_that_said((c,)) for c in WAITED}
+        said[WATCHDOG_FAILED] -= self.lost_peer
+        return frozenset().union(*said.values())
 
     @cached_property
     def lost_peer(self) -> frozenset[int]:
         """Ranks that said a peer went away."""
-        return frozenset(
-            h.origin.rank for h in self.hits if h.code in PEER_LOST and h.origin.rank is not None
-        )
+        return self._ranks_that_said(PEER_LOST)
+
+    def _ranks_that_said(self, codes: Collection[str]) -> frozenset[int]:
+        return frozenset(h.origin.rank for h in self.hits if h.code in codes and h.origin.rank is not None)
 
     @cached_property
     def suffering(self) -> frozenset[int]:
