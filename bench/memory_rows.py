@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fsdp_doctor.memory import bounds
 from fsdp_doctor.memory.events import EventList
+from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import simulate, steps
 
 
@@ -110,15 +111,16 @@ def row(
     if isinstance(found, str):
         print(f"{measured['id']}: {found}")
         return None
-    run = simulate(found)
-    last, real = steps(run.phases)[-1], measured["steps"][-1]  # type: ignore[index]
-    peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in steps(run.phases))
+    run, later = simulate(found), simulate(with_another(found))
+    three = steps(later.phases)
+    last, real = three[-1], measured["steps"][-1]  # type: ignore[index]
+    peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in three)
 
     def off(a: int, b: object) -> float:
         assert isinstance(b, int)
         return 100 * (a / b - 1)
 
-    low, high = bounds.reserved(found, run)
+    low, high = bounds.reserved(found, run, later)
     return Row(
         name=str(measured["id"]),
         api=str(case["api"]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fsdp_doctor.memory.bounds import late_buckets, reserved
 from fsdp_doctor.memory.events import FREE, MARK, EventList
 from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.replay import Replay
 from fsdp_doctor.memory.simulate import Living, Run, living, simulate, steps
 from fsdp_doctor.subjects.memory import (
@@ -64,11 +65,12 @@ def context(events: EventList) -> Context:
     return Context(tuple(starts), tuple(names), tuple(numbers))
 
 
-def forecast(done: Replay, job: Job, gpu: Product | None) -> MemoryForecast:
-    """The answer."""
+def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) -> MemoryForecast:
+    """The answer. `another`: one more step than there was counts, too."""
     events = done.events
     run = simulate(events)
-    found = steps(run.phases)
+    later = simulate(with_another(events)) if another else run
+    found = (*steps(run.phases), *steps(later.phases)[len(steps(run.phases)) :])
     peak_row = max((p for p in run.phases), key=lambda p: p.peak).peak_row
     when = context(events)
     held = living(events, peak_row)
@@ -77,7 +79,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None) -> MemoryForecast:
     step, phase = when.at(peak_row)
     overhead = _overhead(job, gpu)
     peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in found)
-    low, high = reserved(events, run)
+    low, high = reserved(events, run, later)
     late = late_buckets(events) if job.api == "ddp" else 0
     return MemoryForecast(
         steps=tuple(StepMemory(s.fwd_bwd_peak, s.after_backward, s.opt_peak) for s in found),

@@ -15,7 +15,6 @@ from array import array
 from dataclasses import replace
 
 from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, USED, EventList
-from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import Run, simulate
 
 BUCKETS = "ddp: gradient buckets"
@@ -28,12 +27,12 @@ It is no part of the replay. Of 85 measured FSDP2 cases, where timing decides no
 """
 
 
-def reserved(events: EventList, run: Run) -> tuple[int, int]:
+def reserved(events: EventList, run: Run, later: Run) -> tuple[int, int]:
     """The lowest and the highest figure of `torch.cuda.max_memory_reserved`, in bytes.
 
-    `run` is the simulation of the events. A GPU that keeps up is looked at for one more step, too.
+    `run` is the simulation of the events, `later` that with one more step.
     """
-    figures = [run.reserved_peak, simulate(with_another(events)).reserved_peak]
+    figures = [run.reserved_peak, later.reserved_peak]
     if USED in events.kinds:
         figures.append(simulate(events, late=True).reserved_peak)
     replaced = _replaced(events)

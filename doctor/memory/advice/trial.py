@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fsdp_doctor.memory.answers import _overhead as overhead
 from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.many import Machine, replays
 from fsdp_doctor.memory.plan import unit_plan
 from fsdp_doctor.memory.replay import Replay, ReplayError
@@ -63,7 +64,7 @@ def _outcome(job: Job, answer: Replay | ReplayError | None, gpu: Product | None)
 
 def of_replay(job: Job, done: Replay, gpu: Product | None) -> Outcome:
     """The peak of a replay, as `answers.forecast` has it, without its details."""
-    run = simulate(done.events)
+    run = simulate(with_another(done.events))
     peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in steps(run.phases))
     needed = peak + int(peak * MARGIN) + overhead(job, gpu).total
     capacity = int(gpu.gib * GIB) if gpu is not None else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from fsdp_doctor.memory.bounds import BUCKETS, ORDER, late_buckets, reserved
 from fsdp_doctor.memory.child import events as written
 from fsdp_doctor.memory.events import USED, WAITED, EventList, read
+from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import simulate
 
 MIB = 1 << 20
@@ -55,5 +56,5 @@ def test_a_block_that_another_stream_used_is_reserved_twice_at_most(tmp_path: Pa
         made.free(block)
         made.row(WAITED, -1, at, 0, 0, 0)
     events = kept(made, tmp_path)
-    low, high = reserved(events, simulate(events))
+    low, high = reserved(events, simulate(events), simulate(with_another(events)))
     assert (low, high) == (int(64 * MIB * (1 - ORDER)), int(128 * MIB * (1 + ORDER)))
