@@ -30,6 +30,8 @@ class Row:
     """Where freed blocks can be handed out again at once."""
     late: int
     """The peak with DDP's first buckets in it; else 0."""
+    rest: tuple[int, int]
+    """By how many bytes the figures after backward and in the optimizer are off."""
     again: tuple[dict[str, object], ...]
     """Further measurements."""
 
@@ -75,6 +77,19 @@ def reserved(rows: list[Row]) -> list[str]:
             )
             missed = ", ".join(r.name for r in some if r not in inside)
             lines += [f"  Outside: {missed}."] if missed else []
+    return lines
+
+
+def rests(rows: list[Row]) -> list[str]:
+    """Cases whose figures after backward or in the optimizer are off by more than a thousandth."""
+    lines: list[str] = []
+    for r in rows:
+        if max(abs(r.after_backward), abs(r.optimizer)) > 0.1:
+            after, top = (f"{b / 2**20:+.2f} MiB" for b in r.rest)
+            lines.append(
+                f"- {r.name}: after backward {r.after_backward:+.3f} % ({after}), "
+                f"optimizer {r.optimizer:+.3f} % ({top})"
+            )
     return lines
 
 
@@ -134,5 +149,6 @@ def row(
         reserved_high=high,
         reserved_now=run.reserved_peak,
         late=bounds.late_buckets(found) if case["api"] == "ddp" else 0,
+        rest=(last.after_backward - real["after_backward"], last.opt_peak - real["opt_peak"]),
         again=tuple(again),
     )

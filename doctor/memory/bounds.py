@@ -2,7 +2,7 @@
 
 NCCL keeps the tensors of a collective until its watchdog has seen it end and another collective is called.
 DDP lays out its buckets anew before the second step, and the first ones may so live through that step's
-backward: they did in 4 of 16 measured runs, in two of four models, and in some runs of a model only.
+backward: they did in 4 of 22 measured runs, in two of four models, and in some runs of a model only.
 
 FSDP1's blocks that another stream used come back when an event behind them is found done. Where the GPU keeps
 up with the host that is at once; where it lags behind, the host's rate limiter bounds it. Both ends were seen

@@ -10,12 +10,13 @@ import pytest
 from fsdp_doctor.memory.bounds import reserved
 from fsdp_doctor.memory.events import EventList
 from fsdp_doctor.memory.later import with_another
-from fsdp_doctor.memory.simulate import Step, simulate, steps
+from fsdp_doctor.memory.simulate import Run, Step, simulate, steps
 from tests.support.replays import job, runs, truth
 from tests.support.replays import replayed as replays
 
 pytest.importorskip("torch")
 
+TRUTH = Path(__file__).parents[2] / "fixtures" / "memory_truth"
 OFF = {"llama-fsdp1-w8-b1-loop": 512 << 10, "llama-fsdp2-w8-fp32": 16384}
 """Bytes by which two cases differ: the first varied by as much between two measurements on one GPU."""
 LEFT = {"resnet-autocast-ddp": 0.002}
@@ -36,32 +37,47 @@ FAMILIES = (
     "unet3d-fp32",
 )
 OWN = [(c, t) for c, t in truth("own") if c["id"] in FAMILIES]
+RANKS = [(c, t) for c, t in truth("ranks") if c["api"] != "ddp"]
+"""Measured on so many GPUs of one host, over NCCL."""
 
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EventList]:
     cases = [("shared", c) for c, _ in LLAMA] + [("more", c) for c, _ in MORE] + [("own", c) for c, _ in OWN]
+    cases += [("ranks", c) for c, _ in RANKS]
     found = replays([job(s, c) for s, c in cases], tmp_path_factory.mktemp("replays"), 900)
     refused = [f for f in found if isinstance(f, str)]
     assert not refused, refused
     return {str(c["id"]): f for (_, c), f in zip(cases, found, strict=True) if isinstance(f, EventList)}
 
 
+AGAIN = json.loads((TRUTH / "again.json").read_text())["runs"]
+"""Further measurements of some cases."""
+
+
+def both(found: EventList) -> tuple[Run, Run]:
+    """As replayed, and with one more step."""
+    return simulate(found), simulate(with_another(found))
+
+
 @pytest.fixture(scope="module")
-def replayed(events: dict[str, EventList]) -> dict[str, Step]:
-    return {case: steps(simulate(with_another(found)).phases)[-1] for case, found in events.items()}
+def replayed(events: dict[str, EventList]) -> dict[str, tuple[Step, ...]]:
+    return {case: steps(simulate(with_another(found)).phases) for case, found in events.items()}
+
+
+def peak(found: tuple[Step, ...]) -> int:
+    return max(max(s.fwd_bwd_peak, s.opt_peak) for s in found)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "measured"), LLAMA, ids=lambda x: x.get("id", "") if "gpu" not in x else "")
 def test_llama_to_the_byte(
-    case: dict[str, object], measured: dict[str, object], replayed: dict[str, Step]
+    case: dict[str, object], measured: dict[str, object], replayed: dict[str, tuple[Step, ...]]
 ) -> None:
     found, last = replayed[str(case["id"])], measured["steps"][-1]  # type: ignore[index]
-    peak = max(found.fwd_bwd_peak, found.opt_peak)
-    assert abs(peak - measured["peak"]) <= OFF.get(str(case["id"]), 0)  # type: ignore[operator]
-    assert found.after_backward == last["after_backward"]
+    assert abs(peak(found) - measured["peak"]) <= OFF.get(str(case["id"]), 0)  # type: ignore[operator]
+    assert found[-1].after_backward == last["after_backward"]
 
 
 @pytest.mark.timeout(900)
@@ -70,18 +86,32 @@ def test_llama_to_the_byte(
     ("case", "measured"), MORE + OWN, ids=lambda x: x.get("id", "") if "gpu" not in x else ""
 )
 def test_other_families_within_half_a_per_cent(
-    case: dict[str, object], measured: dict[str, object], replayed: dict[str, Step]
+    case: dict[str, object], measured: dict[str, object], replayed: dict[str, tuple[Step, ...]]
 ) -> None:
     found, last = replayed[str(case["id"])], measured["steps"][-1]  # type: ignore[index]
-    peak = max(found.fwd_bwd_peak, found.opt_peak)
-    assert peak == pytest.approx(measured["peak"], rel=0.005)
-    assert found.after_backward == pytest.approx(last["after_backward"], rel=LEFT.get(str(case["id"]), 0.001))
+    assert peak(found) == pytest.approx(measured["peak"], rel=0.005)
+    assert found[-1].after_backward == pytest.approx(
+        last["after_backward"], rel=LEFT.get(str(case["id"]), 0.001)
+    )
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "measured"), RANKS, ids=lambda x: x.get("id", "") if "gpu" not in x else "")
+def test_ranks_over_nccl(
+    case: dict[str, object], measured: dict[str, object], events: dict[str, EventList]
+) -> None:
+    found = steps(simulate(with_another(events[str(case["id"])])).phases)
+    real = measured["steps"]
+    for ours, theirs in zip(found, real, strict=True):  # type: ignore[call-overload]
+        assert ours.fwd_bwd_peak == pytest.approx(theirs["fwd_bwd_peak"], rel=0.0003)
+        assert ours.opt_peak == pytest.approx(theirs["opt_peak"], rel=0.0003)
+    low, high = reserved(events[str(case["id"])], *both(events[str(case["id"])]))
+    for run in (measured, *AGAIN[f"ranks/{case['id']}"]):
+        assert low <= run["reserved"] - (run["base"] >> 21 << 21) <= high  # type: ignore[operator]
 
 
 FSDP1 = [(c, t) for c, t in LLAMA + MORE + OWN if c["api"] == "fsdp1"]
-AGAIN = json.loads((Path(__file__).parents[2] / "fixtures" / "memory_truth" / "again.json").read_text())[
-    "runs"
-]
 
 
 @pytest.mark.timeout(900)
@@ -91,7 +121,7 @@ def test_what_fsdp1_holds_lies_in_its_band(
     case: dict[str, object], measured: dict[str, object], events: dict[str, EventList]
 ) -> None:
     found = events[str(case["id"])]
-    low, high = reserved(found, simulate(found), simulate(with_another(found)))
+    low, high = reserved(found, *both(found))
     again = [run for name, runs in AGAIN.items() if name.endswith(f"/{case['id']}") for run in runs]
     for run in (measured, *again):
         assert low <= run["reserved"] - (run["base"] >> 21 << 21) <= high

@@ -46,7 +46,9 @@ def truth(name: str) -> list[tuple[dict[str, object], dict[str, object]]]:
 
 def job(name: str, case: dict[str, object]) -> Job:
     """A case as the command line would have it."""
-    models = Path(__file__).parents[2] / "fixtures" / "memory_truth" / name / "models.py"
+    models = (
+        Path(__file__).parents[2] / "fixtures" / "memory_truth" / str(case.get("set", name)) / "models.py"
+    )
     same = ("api", "strategy", "shard_size", "param_dtype", "reduce_dtype", "dtype", "autocast", "optimizer")
     given = {k: case[k] for k in (*same, "no_sync", "clip", "offload") if case.get(k) is not None}
     return Job(

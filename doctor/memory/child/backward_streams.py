@@ -13,10 +13,13 @@ from typing import Any
 import torch
 
 STREAM = "fsdp_doctor_stream"
+_noted: list[bool] = []
+"""Not empty once any node bears a note: to look for one costs each node a dictionary."""
 
 
 def note(tensor: torch.Tensor, stream: object) -> None:
     """Let the nodes that made a tensor run on a stream, down to the leaf's; those with a note keep it."""
+    _noted[:] = [True]
     waiting = [tensor.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -27,7 +30,7 @@ def note(tensor: torch.Tensor, stream: object) -> None:
 
 def running() -> Any:
     """The stream of the node that runs; None where it has no note."""
-    node = torch._C._current_autograd_node()
+    node = torch._C._current_autograd_node() if _noted else None
     return None if node is None else node.metadata.get(STREAM)
 
 
