@@ -1,11 +1,11 @@
-"""From a draft to the index: keys understood, the world inferred, and what is wrong with files as such."""
+"""From a draft to the index: keys understood, the world and the step inferred."""
 
 from __future__ import annotations
 
-import os
 from typing import TypeVar
 
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft, FileDraft, TensorDraft
+from fsdp_doctor.ckpt.file_problems import judge_files
 from fsdp_doctor.ckpt.limits import KEY_LENGTH
 from fsdp_doctor.ckpt.naming import (
     EPOCHS,
@@ -32,7 +32,6 @@ from fsdp_doctor.subjects.checkpoint import (
     Layout,
     Role,
     Tensor,
-    Trust,
 )
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
 
@@ -62,9 +61,7 @@ def conclude(draft: Draft, seconds: float) -> CheckpointIndex:
         )
     _torchtitan(draft, entries)
     step, source = _step(draft, entries)
-    _files(draft)
-    _steps_mixed(draft)
-    _unsafe(draft)
+    judge_files(draft)
     epoch = draft.epoch if draft.epoch is not None else _epoch(draft, entries)
     keys = [*(t.key for t in tensors), *(e.key for e in entries)]
     return CheckpointIndex(
@@ -237,138 +234,3 @@ def _epoch(draft: Draft, entries: list[Entry]) -> float | None:
         if key.rsplit(".", 1)[-1] in EPOCHS:
             return float(number)
     return None
-
-
-def _files(draft: Draft) -> None:
-    """Files that are no files, links, names that are no UTF-8, and what changed while it was read."""
-    for file in draft.files:
-        node = file.node
-        if node is None or not (file.referenced or node.special):
-            continue
-        if node.special is not None or (node.folder and file.referenced):
-            what = f"a {node.special}" if node.special else "a folder"
-            draft.problem(
-                ProblemKind.FILE_SPECIAL,
-                Harm.BROKEN,
-                f"{text(file.path)} is {what}, no file: not opened",
-                text(file.path),
-            )
-        elif node.unreadable is not None:
-            link = f", a link to {text(node.link)}," if node.link is not None else ""
-            draft.problem(
-                ProblemKind.FILE_LINK if node.link is not None else ProblemKind.FILE_FORBIDDEN,
-                Harm.BROKEN,
-                f"{text(file.path)}{link} cannot be read: {node.unreadable}",
-                text(file.path),
-            )
-        elif node.outside:
-            draft.problem(
-                ProblemKind.FILE_LINK,
-                Harm.DOUBT,
-                f"{text(file.path)} is a link that leads out of the checkpoint, to {text(node.link or '')}",
-                text(file.path),
-            )
-    strange = [n.path for n in draft.nodes.values() if not _utf8(n.path)]
-    if strange:
-        draft.problem(
-            ProblemKind.NAME_UNDECODABLE,
-            Harm.DOUBT,
-            f"{len(strange)} {'name is' if len(strange) == 1 else 'names are'} no UTF-8, such as "
-            f"{text(strange[0])}",
-            text(strange[0]),
-        )
-    known = {f.path for f in draft.files}
-    for node in draft.nodes.values():
-        if node.special is not None and node.path and node.path not in known:
-            draft.problem(
-                ProblemKind.FILE_SPECIAL,
-                Harm.DOUBT,
-                f"{text(node.path)} is a {node.special}: not opened",
-                text(node.path),
-            )
-        elif node.path.endswith("/") and node.unreadable:
-            draft.problem(
-                ProblemKind.FILE_FORBIDDEN,
-                Harm.DOUBT,
-                f"the folder {text(node.path)} cannot be listed: {node.unreadable}",
-                text(node.path),
-            )
-    _changed(draft)
-
-
-def _utf8(name: str) -> bool:
-    if name.isascii():
-        return True
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _changed(draft: Draft) -> None:
-    changed = []
-    for file in draft.files:
-        if file.node is not None and file.referenced and file.node.stamp is not None:
-            now = draft.store.again(file.path)
-            if now.stamp != file.node.stamp:
-                changed.append(text(file.path))
-    if changed:
-        draft.problem(
-            ProblemKind.CHANGED,
-            Harm.DOUBT,
-            f"{len(changed)} file{'' if len(changed) == 1 else 's'} changed while being read "
-            f"({', '.join(changed[:4])}): a save may "
-            "be running",
-            changed[0],
-        )
-
-
-def _steps_mixed(draft: Draft) -> None:
-    """Files of one save hold the same optimizer steps."""
-    stepped = [f for f in draft.files if f.steps]
-    if len(stepped) < 2:
-        return
-    common = set.intersection(*(f.steps for f in stepped))
-    if common or any(len(f.steps) > 1 for f in stepped):
-        return
-    by_step: dict[int, list[str]] = {}
-    for file in stepped:
-        by_step.setdefault(next(iter(file.steps)), []).append(text(file.path))
-    most = max(by_step, key=lambda s: len(by_step[s]))
-    odd = [p for s, paths in by_step.items() if s != most for p in paths]
-    words = "; ".join(f"step {s}: {', '.join(p[:3])}" for s, p in sorted(by_step.items()))
-    draft.problem(
-        ProblemKind.STEPS_MIXED,
-        Harm.BROKEN,
-        f"files hold different optimizer steps ({words})",
-        odd[0],
-        step=most,
-    )
-
-
-def _unsafe(draft: Draft) -> None:
-    bad = [(n, f) for n, _, f in draft.named() if trust_of(n) is Trust.DANGEROUS]
-    if bad:
-        files = tuple(dict.fromkeys(p for _, f in bad for p in f))
-        # Why such a file cannot be read is no second matter.
-        draft.problems[:] = [
-            p
-            for p in draft.problems
-            if p.kind
-            not in (
-                ProblemKind.METADATA_DAMAGED,
-                ProblemKind.METADATA_STRANGE,
-                ProblemKind.PICKLE_DAMAGED,
-                ProblemKind.NOT_A_CHECKPOINT,
-            )
-            or p.path not in files
-        ]
-        shown = text(files[0]) if files and files[0] else os.path.basename(text(draft.store.root))
-        draft.problem(
-            ProblemKind.PICKLE_HOSTILE,
-            Harm.UNSAFE,
-            f"{shown}: its pickle names {', '.join(text(n) for n, _ in bad[:6])}, which runs code or reaches "
-            "files when it is loaded; nothing was run here. Do not load it",
-            text(files[0]) if files else "",
-        )
