@@ -91,34 +91,33 @@ def _saves(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
     shard, tensor = -(-everything // job.parts), sizes.largest or 0
     part = -(-tensor // job.parts)
     fsdp1 = job.api == "fsdp1"
-    # FSDP1 gathers a unit, of which the largest tensor is the least, and clones what it hands out.
-    gathered = max(everything, sizes.parameters + tensor) if fsdp1 else everything
+    gathered, one, clones = _gathered(sizes, job)
     whole = "FSDP.state_dict_type(FULL_STATE_DICT)" if fsdp1 else "StateDictOptions(full_state_dict=True)"
     offload = "FullStateDictConfig(offload_to_cpu=True, rank0_only=" if fsdp1 else ""
     rank0 = f"{offload}True)" if fsdp1 else "StateDictOptions(full_state_dict=True, cpu_offload=True)"
     made = [
         Cost(
-            Way.SAVE_DCP, True, "get_state_dict and dcp.save", 0, part, part, part * ranks, everything,
+            Way.SAVE_DCP, True, "get_state_dict and dcp.save", clones, part, part, part * ranks, everything,
             note="one tensor's shard at a time", advised=True,
         ),
         Cost(
-            Way.SAVE_ASYNC, True, "get_state_dict and dcp.async_save", 0, shard, shard, shard * ranks,
+            Way.SAVE_ASYNC, True, "get_state_dict and dcp.async_save", clones, shard, shard, shard * ranks,
             everything, note="a copy of the shards while it writes; twice that where saves overlap",
             advised=True,
         ),
         Cost(
-            Way.SAVE_FULL, True, whole, gathered if job.sharded else 0, tensor, 0, tensor, everything,
+            Way.SAVE_FULL, True, whole, gathered, tensor, 0, tensor, everything,
             note="everything on every GPU",
         ),
         Cost(
-            Way.SAVE_RANK0, True, rank0, tensor if job.sharded else 0, everything, 0, everything, everything,
+            Way.SAVE_RANK0, True, rank0, one, everything, 0, everything, everything,
             note="everything in rank 0's host memory; called by all ranks",
         ),
     ]  # fmt: skip
     if fsdp1:
         made.append(
             Cost(
-                Way.SAVE_FULL_OFFLOAD, True, f"{offload}False)", tensor, everything, everything,
+                Way.SAVE_FULL_OFFLOAD, True, f"{offload}False)", one, everything, everything,
                 everything * ranks, everything, note="everything in host memory of every rank",
             )
         )  # fmt: skip
@@ -145,13 +144,31 @@ def _saves(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
     return tuple(made)
 
 
+def _gathered(sizes: Sizes, job: Job) -> tuple[int, int, int]:
+    """On each GPU: for a full state dict, for one of which nothing stays there, and for the shards' own dict.
+
+    FSDP2 hands out its shards and gathers one tensor after the other. FSDP1 clones what it hands out, gathers
+    whole units (the largest tensor is the least that one can be), and an optimizer's tensor with its pieces.
+    """
+    if not job.sharded:
+        return 0, 0, 0
+    everything, tensor = sizes.parameters + sizes.optimizer, sizes.largest or 0
+    if job.api != "fsdp1":
+        return everything, tensor, 0
+    piece = -(-tensor // job.parts) if sizes.optimizer else 0
+    return everything + tensor + piece, tensor + 2 * piece, -(-everything // job.parts)
+
+
 def _loads(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
     everything = sizes.parameters + sizes.optimizer
     ranks, tensor = job.ranks_per_node, sizes.largest or 0
     shard = -(-everything // job.parts)
+    # FSDP1: its clones, the model's once more, and a unit that is gathered beside its copy.
+    again = -(-(2 * sizes.parameters + sizes.optimizer) // job.parts) + 2 * tensor
+    dcp = again if job.api == "fsdp1" and job.sharded else 0
     return (
         Cost(
-            Way.LOAD_DCP, False, "get_state_dict, dcp.load and set_state_dict", 0, tensor, tensor,
+            Way.LOAD_DCP, False, "get_state_dict, dcp.load and set_state_dict", dcp, tensor, tensor,
             tensor * ranks, note="one saved part at a time: a whole tensor where it was saved whole",
             advised=True,
         ),
