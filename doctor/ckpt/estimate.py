@@ -166,6 +166,8 @@ def _loads(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
     # FSDP1: its clones, the model's once more, and a unit that is gathered beside its copy.
     again = -(-(2 * sizes.parameters + sizes.optimizer) // job.parts) + 2 * tensor
     dcp = again if job.api == "fsdp1" and job.sharded else 0
+    # Without the broadcast each tensor is scattered into a new shard; the old ones are there until all are.
+    renewed = tensor + (-(-max(sizes.parameters, sizes.optimizer) // job.parts) if job.sharded else 0)
     return (
         Cost(
             Way.LOAD_DCP, False, "get_state_dict, dcp.load and set_state_dict", dcp, tensor, tensor,
@@ -178,11 +180,11 @@ def _loads(sizes: Sizes, job: Job) -> tuple[Cost, ...]:
             advised=True,
         ),
         Cost(
-            Way.LOAD_MMAP, False, "torch.load(mmap=True) on each rank", tensor, 0, 0, 0,
+            Way.LOAD_MMAP, False, "torch.load(mmap=True) on each rank", renewed, 0, 0, 0,
             page_cache_per_node=everything, note="the page cache is shared by the ranks of a node",
         ),
         Cost(
-            Way.LOAD_EACH, False, "torch.load on each rank", tensor, everything, everything,
+            Way.LOAD_EACH, False, "torch.load on each rank", renewed, everything, everything,
             everything * ranks, note="ranks of a node times the whole file",
         ),
         Cost(
