@@ -46,9 +46,9 @@ def steps_mixed(facts: Facts, options: Options) -> Iterator[Finding]:
     What: The optimizer's step counters in the files, and files that are newer than the metadata.
     Why: Shards of another step of the same run have the same names, sizes and offsets: they load without
         an error, and the model is a mixture of two steps. Nothing that DCP stores links a file to its
-        metadata: dates in its archives are zero, and their serialization_id depends on names and values alone.
-        A shard that was copied with its date kept is therefore not seen where no step counter lies in it; a
-        manifest (`write_manifest`) tells it.
+        metadata: dates in its archives are zero, and their serialization_id depends on names and values
+        alone. A shard that was copied with its date kept is therefore not seen where no step counter lies in
+        it; a manifest (`write_manifest`) tells it.
     Fix: Copy all files of one save together, or resume from the save before.
     Sources: Torch/distributed/checkpoint/metadata.py, caffe2/serialize/inline_container.cc.
     """
