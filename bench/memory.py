@@ -20,7 +20,7 @@ from tests.support.replays import job, replayed, truth
 ROOT = Path(__file__).parents[1]
 TRUTH = ROOT / "fixtures" / "memory_truth"
 MODELS = TRUTH / "shared" / "models.py"
-SETS = ("shared", "more", "hf", "own", "ranks")
+SETS = ("shared", "more", "hf", "own", "ranks", "ranks_more")
 SPEED = (
     (
         "7B x 64 ranks",
