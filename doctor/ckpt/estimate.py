@@ -148,7 +148,7 @@ def _gathered(sizes: Sizes, job: Job) -> tuple[int, int, int]:
     """On each GPU: for a full state dict, for one of which nothing stays there, and for the shards' own dict.
 
     FSDP2 hands out its shards and gathers one tensor after the other. FSDP1 clones what it hands out, gathers
-    whole units (the largest tensor is the least that one can be), and an optimizer's tensor with its pieces.
+    whole units (the largest tensor is the least that one can be), and of an optimizer its own piece beside.
     """
     if not job.sharded:
         return 0, 0, 0

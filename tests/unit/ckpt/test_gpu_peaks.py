@@ -33,8 +33,8 @@ def test_one_rank_of_eight(name: str) -> None:
     mib = ONE["mib"]
     api, way, *parts = name.split()
     part = parts[0] if parts else "" if "dcp" in way else "model"
-    # FSDP1 gathers whole units: of a unit of one tensor it is that.
-    largest = mib["unit"] if api == "fsdp1" and part == "model" else mib["largest"]
+    # FSDP1 gathers whole units: the largest tensor stands for them where a unit is one tensor.
+    largest = mib["unit"] if api == "fsdp1" else mib["largest"]
     assert predicted(api, way, part, ONE["ranks"], mib, largest) == ONE["above"][name]
 
 
