@@ -20,6 +20,7 @@ from fsdp_doctor.subjects.kernel_log import KernelLog
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.loading import Loading
 from fsdp_doctor.subjects.memory import MemoryAnswer
+from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
 from fsdp_doctor.subjects.network import Network
 from fsdp_doctor.subjects.pci import Pci
 from fsdp_doctor.subjects.probe import ProbeResult
@@ -53,6 +54,7 @@ PROVIDERS: Mapping[type[object], tuple[str, str]] = {
 MEASURED: Mapping[type[object], tuple[str, str]] = {
     MemoryAnswer: ("no model was given", "run `fsdp-doctor dryrun`"),
     UnitPlan: ("no model was given", "run `fsdp-doctor dryrun`"),
+    MemoryMeasurement: ("nothing was measured", "run `fsdp-doctor dryrun … --on-gpu`"),
     Rehearsal: ("no script was rehearsed", "run `fsdp-doctor rehearse -- COMMAND`"),
     ProbeResult: ("no probe was run", "run `fsdp-doctor probe`"),
     Fabric: ("no probe was run", "run `fsdp-doctor probe`"),
