@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_doctor.diagnosis.prefixes import Prefix
+from fsdp_doctor.diagnosis.structured import under
 from fsdp_doctor.subjects.incident import Frame
 
 MAX_FRAMES = 64
@@ -36,6 +37,11 @@ class Line:
         p = self.prefix
         return (p.rank, p.local_rank if p.rank is None else None, p.task, p.host if p.rank is None else None)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing stands before its text."""
+        return self.prefix.time is None and not any(part is not None for part in self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -47,14 +53,21 @@ class Trace:
 
 
 def traceback(start: Line, following: Iterator[Line]) -> Trace:
-    """Follow a traceback from its first line, past lines of other writers."""
+    """Follow a traceback from its first line, past lines of other writers.
+
+    Loggers put their prefix before the first line of a message alone: where the next line is a frame without
+    any, the rest has none either, and belongs to who wrote the first.
+    """
     frames: list[Frame] = []
     mine = [start.at]
     indent = len(start.prefix.text) - len(start.prefix.text.lstrip())
+    bare = False
     for count, line in enumerate(following):
         if count > MAX_AHEAD:
             break
-        if line.key != start.key:
+        if count == 0 and not start.is_bare:
+            bare = line.is_bare and FRAME.match(line.prefix.text) is not None
+        if not line.is_bare if bare else line.key != start.key:
             continue
         text = line.prefix.text[indent:] if line.prefix.text[:indent].isspace() else line.prefix.text
         if not text.strip():
@@ -74,6 +87,8 @@ def traceback(start: Line, following: Iterator[Line]) -> Trace:
         if text.startswith("Traceback (") or text.startswith(AGAIN):
             break
         mine.append(line.at)
+        if bare:
+            under(line.prefix, start.prefix)
         return Trace(tuple(frames), line, tuple(mine))
     return Trace(tuple(frames), None, tuple(mine))
 

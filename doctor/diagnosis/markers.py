@@ -26,6 +26,7 @@ PROCESS = "_process"
 SMI_GPU = "_smi_gpu"
 ACCOUNTS = (ACCOUNT, ACCOUNT_TABLE, ACCOUNT_JOB, ACCOUNT_SUMMARY)
 TRACEBACK = "_traceback"
+BLOCK = "_block"
 
 
 def _m(code: str, literals: tuple[str, ...], pattern: str, sample: str, gate: str | None = None) -> Signature:
@@ -91,6 +92,12 @@ MARKERS: tuple[Signature, ...] = (
         ("Traceback (most recent call last)",),
         r"Traceback \(most recent call last\)",
         "Traceback (most recent call last):",
+    ),
+    _m(
+        BLOCK,
+        ("Begin global rank ", "End global rank "),
+        r"^-{4,}(?P<which>Begin|End) global rank (?P<rank>\d{1,6}) (?P<stream>STDOUT|STDERR)-{4,}",
+        "----------Begin global rank 2 STDERR----------",
     ),
     _m(
         STACK,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fsdp_doctor.diagnosis import accounting, blocks, markers, ras
 from fsdp_doctor.diagnosis.blocks import Line
 from fsdp_doctor.diagnosis.clocks import parse
+from fsdp_doctor.diagnosis.prefixes import Prefix
 from fsdp_doctor.diagnosis.reader import Reader, clip
 from fsdp_doctor.diagnosis.records import Marked, SourceScan
+from fsdp_doctor.diagnosis.structured import under
 from fsdp_doctor.diagnosis.window import Window
 from fsdp_doctor.subjects.incident import Exit, Frame, ThreadStack
 
@@ -19,6 +22,10 @@ HEAD = 8
 TOLD = 300
 FIGURES_BELOW = ("would exceed allowed memory", "ActorDiedError: ", "node running low on memory")
 """In errors of cudaMallocAsync and of Ray who and how much stand in the lines after it."""
+
+
+SEVERE = ("E", "C", "F")
+TROUBLE = re.compile(r"error|exception|fail|crash|uncaught|abort", re.IGNORECASE)
 
 
 class Surroundings:
@@ -51,6 +58,23 @@ def whole_message(around: Surroundings) -> str:
             break
         parts.append(" ".join(line.prefix.text.split()))
     return "; ".join(parts)
+
+
+def inherit(around: Surroundings) -> None:
+    """A traceback without prefix below a logger's line that tells of an error is of who wrote that line."""
+    above = around.above(1)
+    if not above or above[0].is_bare:
+        return
+    prefix = above[0].prefix
+    if prefix.severity in SEVERE or TROUBLE.search(prefix.text):
+        under(around.line.prefix, prefix)
+
+
+def block(fields: Mapping[str, str]) -> Prefix:
+    """Whose output a launcher repeats from this line on: nobody's where it says that it ends."""
+    if fields["which"] == "End":
+        return Prefix()
+    return Prefix(rank=int(fields["rank"]), stream=fields["stream"].lower())
 
 
 def mark(

@@ -87,6 +87,7 @@ class Look:
         """Where lines begin that were read as parts of a traceback or a table."""
         self._ends: dict[int, tuple[Line, tuple[Frame, ...]]] = {}
         """Where the last lines of tracebacks begin, with their frames."""
+        self._block = Prefix()  # whose output a launcher repeats here
 
     def part(self, final: bool) -> None:
         """Look at the next part of the window, and move on."""
@@ -130,7 +131,8 @@ class Look:
         if token is not None and self.ledger.passes_over(token[0], [s.code for s in signatures]):
             return
         number = self._window.number(at)
-        frames = self._ends.pop(at)[1] if at in self._ends else ()
+        ended = self._ends.pop(at, None)
+        frames = ended[1] if ended is not None else ()
         for piece in pieces(self._window.text(at, stop)):
             told = said(piece)
             if told is not None and len(told[0]) > 1:
@@ -139,6 +141,10 @@ class Look:
             text, outer = (told[0][0], told[1]) if told is not None else (piece, None)
             prefix = self._reader.strip(text)
             line = Line(at, number, text, prefix if outer is None else under(prefix, outer))
+            if ended is not None:
+                under(line.prefix, ended[0].prefix)
+            if line.is_bare:
+                under(line.prefix, self._block)
             if token is not None:
                 self.ledger.remember(token[0], self._reader.key(line.prefix))
             self._judge(line, stop, signatures, frames)
@@ -193,7 +199,11 @@ class Look:
         return True
 
     def _mark(self, code: str, fields: dict[str, str], around: Surroundings, key: Key) -> None:
-        if code == markers.TRACEBACK:
+        if code == markers.BLOCK:
+            self._block = marking.block(fields)
+        elif code == markers.TRACEBACK:
+            if around.line.is_bare:
+                marking.inherit(around)
             trace = blocks.traceback(around.line, around.below())
             self._taken.update(a for a in trace.lines[1:] if trace.end is None or a != trace.end.at)
             if trace.end is not None and trace.frames:

@@ -12,6 +12,9 @@ MESSAGE_KEYS = ("message", "msg", "log", "text", "event", "MESSAGE", "textPayloa
 TRACE_KEYS = ("exc_info", "exception", "traceback", "stack_trace", "stack", "py_callstack", "error")
 TIME_KEYS = ("time", "ts", "timestamp", "asctime", "@timestamp", "datetime")
 RANK_KEYS = ("rank", "global_rank", "RANK")
+LOCAL_KEYS = ("local_rank", "LOCAL_RANK")
+NESTED_KEYS = ("extraInfo", "extra", "context", "fields", "labels")
+"""Objects beside the message that loggers put more fields in."""
 HOST_KEYS = ("host", "hostname", "node", "pod", "pod_name")
 DEPTH = 3
 EARLIEST, LATEST = 1e9, 4e9
@@ -54,9 +57,10 @@ def _texts(value: Mapping[str, object], prefix: Prefix, depth: int = 0) -> list[
             texts += part.rstrip("\n").split("\n")
         elif isinstance(part, dict) and depth < DEPTH:
             texts += _texts(part, prefix, depth + 1)
-    extra = value.get("extraInfo")
-    if isinstance(extra, dict) and depth < DEPTH:
-        texts += _texts(extra, prefix, depth + 1)
+    for name in NESTED_KEYS:
+        extra = value.get(name)
+        if isinstance(extra, dict) and depth < DEPTH:
+            texts += _texts(extra, prefix, depth + 1)
     _writer(value, prefix)
     return texts
 
@@ -66,6 +70,10 @@ def _writer(value: Mapping[str, object], prefix: Prefix) -> None:
         rank = value.get(name)
         if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 10**6:
             prefix.rank = prefix.rank if prefix.rank is not None else rank
+    for name in LOCAL_KEYS:
+        local = value.get(name)
+        if isinstance(local, int) and not isinstance(local, bool) and 0 <= local < 10**5:
+            prefix.local_rank = prefix.local_rank if prefix.local_rank is not None else local
     for name in HOST_KEYS:
         if isinstance(host := value.get(name), str) and len(host) < 200:
             prefix.host = prefix.host or host

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fsdp_doctor.diagnosis import markers
+from fsdp_doctor.diagnosis.file_tasks import ranks_of_files
 from fsdp_doctor.diagnosis.records import Key, SourceScan
 
 
@@ -21,6 +22,8 @@ class Who:
     offsets: dict[str, int] = field(default_factory=dict)
     """File -> what to add to its local ranks."""
     tasks_are_ranks: bool = True
+    by_file: dict[str, int] = field(default_factory=dict)
+    """File of one task -> rank."""
 
     def rank(self, file: str, key: Key, pid: int | None = None, said: str | None = None) -> int | None:
         """The global rank of a line's writer; None where nothing tells."""
@@ -40,7 +43,9 @@ class Who:
             return int(said)
         if task is not None and self.tasks_are_ranks:
             return task
-        return self.by_host.get(host) if host else None
+        if host and host in self.by_host:
+            return self.by_host[host]
+        return self.by_file.get(file)
 
 
 def who_is_who(scans: Sequence[SourceScan]) -> Who:
@@ -69,6 +74,8 @@ def who_is_who(scans: Sequence[SourceScan]) -> Who:
     _processes(scans, who)
     _tasks(scans, who)
     _pods(scans, who)
+    if not (who.by_pid or who.by_local or who.by_host):
+        who.by_file = ranks_of_files(scans)
     return who
 
 
