@@ -76,7 +76,8 @@ def command(settings: Settings, **own: object) -> int:
         tables = dryrun_calibration.calibrated(
             job, tables, hand, named is not None, python, _left(settings, began)
         )
-    asked = ask(job, gpu, python, _left(settings, began), tables.table)
+    traced = settings.verbose or settings.format != "text"
+    asked = ask(job, gpu, python, _left(settings, began), tables.table, traced)
     answer, plan, told = asked.answer, asked.plan, asked.told
     tables = dryrun_calibration.compared(tables, asked.replay, gpu)
     measured: Known[MemoryMeasurement] | Unknown = dryrun_gpu.NOT_ASKED
@@ -148,9 +149,14 @@ class Asked:
 
 
 def ask(
-    job: Job, gpu: Product | None, python: str, deadline: float | None, table: Table | None = None
+    job: Job,
+    gpu: Product | None,
+    python: str,
+    deadline: float | None,
+    table: Table | None = None,
+    traced: bool = True,
 ) -> Asked:
-    """The answer, and the plan where there is one."""
+    """The answer, and the plan where there is one; with the traceback of what failed if it is wanted."""
     capacity = int(gpu.gib * GIB) if gpu is not None else None
 
     def answer(**more: object) -> MemoryAnswer:
@@ -174,7 +180,11 @@ def ask(
     except ReplayError as error:
         file, _, line = error.place.rpartition(":")
         problem = ReplayProblem(
-            error.kind, error.text, file or None, int(line) if line.isdigit() else None, error.trace
+            error.kind,
+            error.text,
+            file or None,
+            int(line) if line.isdigit() else None,
+            error.trace if traced else "",
         )
         if error.plan is None:
             return Asked(answer(problem=problem), None, {})

@@ -20,10 +20,35 @@ VALUES = "tensors have shapes and no values here"
 DEVICE = "it is called with the device and the arguments of --batch-args"
 
 
-def pipelined(error: BaseException) -> bool:
-    """Whether an error comes from torch's pipeline parallelism."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(f"{os.sep}pipelining{os.sep}" in f.filename for f in frames)
+PLAIN = "let the function return the plain module, which the doctor shards"
+OWN_LAYERS = "no form that works on shapes alone: take torch's own layers"
+FOREIGN = {
+    "deepspeed": f"DeepSpeed shards and steps by its own rules: {PLAIN}",
+    "megatron": "Megatron's layers hold a part of a layer: give torch's own layers of that size",
+    "colossalai": f"ColossalAI shards by its own rules: {PLAIN}",
+    "fairscale": f"fairscale shards by its own rules: {PLAIN}",
+    "transformer_engine": f"its kernels have {OWN_LAYERS}",
+    "bitsandbytes": f"its quantised layers have {OWN_LAYERS}",
+    "torchao": f"its quantised and float8 layers have {OWN_LAYERS}",
+}
+"""Packages whose modules are not replayed."""
+TORCHS = {
+    "distributed/pipelining": PIPELINE,
+    "ao/quantization": f"quantised layers have {OWN_LAYERS}",
+    "nn/attention/flex_attention": "FlexAttention is compiled for a GPU: take scaled_dot_product_attention",
+}
+"""Parts of torch whose errors say that they do not work on shapes alone."""
+
+
+def unmodelled(error: BaseException) -> str:
+    """Why an error comes from a package or a part of torch that is not replayed; "" for any other."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        name = frame.filename.replace(os.sep, "/")
+        for packages in (FOREIGN, {f"torch/{part}": said for part, said in TORCHS.items()}):
+            for part, said in packages.items():
+                if f"/{part}/" in name or name.endswith(f"/{part}.py"):
+                    return said
+    return ""
 
 
 def hint(error: BaseException, what: str = "") -> str:
@@ -31,8 +56,8 @@ def hint(error: BaseException, what: str = "") -> str:
     text = f"{type(error).__name__}: {said(error)}"
     lower = text.lower()
     found = ""
-    if pipelined(error):
-        found = PIPELINE
+    if unmodelled(error):
+        found = unmodelled(error)
     elif "_cuda_" in lower or ("cuda" in lower and any(w in lower for w in NO_GPU)):
         found = GPU
     elif any(w in lower for w in OFFLINE):

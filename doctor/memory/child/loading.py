@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .fences import end_copy
-from .hints import WHILE_BUILT, hint, pipelined, said
+from .hints import WHILE_BUILT, hint, said, unmodelled
 
 HERE = os.getcwd()
 """Where the doctor was called: files are named from here, wherever the user's code goes."""
@@ -101,7 +101,7 @@ def _reraise(error: BaseException, what: str, saying: str) -> Any:
     if isinstance(error, Refused):
         raise error
     text = f"{type(error).__name__}: {said(error)}".strip().rstrip(":")
-    kind = "unmodelled" if pipelined(error) else what
+    kind = "unmodelled" if unmodelled(error) else what
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
     raise Refused(kind, f"{saying}: {one_line(text)}{hint(error, what)}", user_place(error), trace) from None
 

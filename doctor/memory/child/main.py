@@ -14,7 +14,7 @@ from typing import Any
 
 from .events import write_json
 from .fences import end_copy, guard, leave
-from .hints import hint, said
+from .hints import hint, said, unmodelled
 from .loading import Refused, one_line, user_place
 
 
@@ -111,7 +111,7 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
     text = one_line(f"{type(error).__name__}: {said(error)}".strip().rstrip(":")) + hint(error)
     if replay is not None and isinstance(error, (TypeError, AttributeError, KeyError)):
         text += getattr(replay, "hint", "")
-    kind, operator = "failed", ""
+    kind, operator = "unmodelled" if unmodelled(error) else "failed", ""
     name = type(error).__name__
     if replay is not None and replay.tracker is not None:
         operator = str(replay.tracker.running or "")

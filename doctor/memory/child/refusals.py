@@ -13,22 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .hints import FOREIGN, OWN_LAYERS, PIPELINE, PLAIN
 from .loading import Refused, place_of
 
 KIND = "unmodelled"
-PLAIN = "let the function return the plain module, which the doctor shards"
-OWN_LAYERS = "no form that works on shapes alone: take torch's own layers"
 COMPILED = "Inductor fuses and recomputes, so that it takes other memory than eager: leave torch.compile out"
-FOREIGN = {
-    "deepspeed": f"DeepSpeed shards and steps by its own rules: {PLAIN}",
-    "megatron": "Megatron's layers hold a part of a layer: give torch's own layers of that size",
-    "colossalai": f"ColossalAI shards by its own rules: {PLAIN}",
-    "fairscale": f"fairscale shards by its own rules: {PLAIN}",
-    "transformer_engine": f"its kernels have {OWN_LAYERS}",
-    "bitsandbytes": f"its quantised layers have {OWN_LAYERS}",
-    "torchao": f"its quantised and float8 layers have {OWN_LAYERS}",
-}
-"""Packages whose modules are not replayed."""
+QUANTISED = f"quantised parameters have {OWN_LAYERS}"
 LISTED = 3
 
 
@@ -83,12 +73,25 @@ def inspect(model: nn.Module) -> None:
             f"{_listed(sharded)} are DTensors: tensor, sequence and expert parallelism "
             f"(parallelize_module, distribute_tensor) are not modelled: {PLAIN}",
         )
+    for name, p in model.named_parameters():
+        said = _quantised(p)
+        if said:
+            raise Refused(KIND, f"parameter {name} {said}: {QUANTISED}")
     lazy = [n for n, p in model.named_parameters() if nn.parameter.is_lazy(p)]
     if lazy:
         raise Refused(
             "model",
             f"{_listed(lazy)} have no shape before a first forward: name the sizes in place of a lazy module",
         )
+
+
+def _quantised(p: torch.Tensor) -> str:
+    own: Any = getattr(type(p), "__torch_dispatch__", None)
+    if own is not getattr(nn.Parameter, "__torch_dispatch__", None) and not nn.parameter.is_lazy(p):
+        return f"is a {type(p).__name__}"
+    if not (p.dtype.is_complex or (p.dtype.is_floating_point and p.dtype.itemsize > 1)):
+        return f"has the type {str(p.dtype).removeprefix('torch.')}"
+    return ""
 
 
 def _foreign(module: nn.Module) -> str:
@@ -99,6 +102,8 @@ def _foreign(module: nn.Module) -> str:
             return said
     if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or module._compiled_call_impl is not None:
         return f"it is compiled: {COMPILED}"
+    if kind.__module__.startswith("torch.distributed.pipelining"):
+        return PIPELINE
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript is not modelled: return the module that it was made from"
     if hasattr(module, "_fsdp_wrapped_module") or hasattr(module, "set_requires_gradient_sync"):

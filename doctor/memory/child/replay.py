@@ -8,6 +8,7 @@ import torch
 import torch._logging
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from . import ctc
 from .building import batch_function, batch_of, model_of
 from .calibrated import CalibratedChoices, CalibratedKernels, Calibration
 from .casting import Autocast
@@ -57,6 +58,7 @@ class Replay:
         stage.enter("sharding the model")
         sharded = Sharded(model, job, FakeGround(tracker))
         patch(tracker, bool(job.get("offload")))
+        ctc.install()
         sharded.on_meta()
         tracker.where.name(model)
         tracker.where.install()

@@ -9,7 +9,7 @@ memory that kernels take for the time of one call, and tensors that stay on the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,13 +92,16 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
             for result, size in self.kernels.results(func, args, kwargs, out):
                 self._widen(result, size, operator)
         for stage in self.kernels.temporaries(func, args, kwargs):
-            during = [self._new(size, operator + " (workspace)") for size in stage if size]
-            for block in during:
-                self._drop(block)
+            self.during(stage, operator)
         if share is not None and operand is not None:
             self._pending = (operand.ref, id(operand), out.untyped_storage()._cdata)
         values.follow(func, args, kwargs, out)
         return out
+
+    def during(self, sizes: Iterable[int], operator: str) -> None:
+        """Blocks that a call takes beside its results and gives back."""
+        for block in [self._new(size, operator + " (workspace)") for size in sizes if size]:
+            self._drop(block)
 
     def _outputs(self, func: Any, operator: str, args: Any, kwargs: Any, out: Any, share: int | None) -> None:
         host = self.host

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from . import ctc, operand_types, shares
+from .known import computed, follow, shadow, worth
 
 if TYPE_CHECKING:
     from .tracker import Tracker
 
 aten = torch.ops.aten
-MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 17
-"""Elements up to which values are followed."""
-UNSET = ("empty", "new_empty")
 OWN = __file__.rsplit("/", 1)[0]
+
+
+__all__ = ["Answer", "Arguments", "Assumed", "follow", "intercept", "rescued", "shadow", "where", "worth"]
 
 
 class Assumed:
@@ -68,114 +70,14 @@ def where() -> str:
     return "?"
 
 
-# ------------------------------------------------------------------------------------------------ real values
-def shadow(tensor: Any) -> Any:
-    """The real tensor beside a fake one, if its values are known."""
-    found = getattr(tensor, "_doctor_value", None)
-    if found is None and isinstance(tensor, FakeTensor) and tensor.constant is not None:
-        found = tensor.constant
-    if found is None and type(tensor) is torch.Tensor and tensor.device.type == "cpu":
-        found = tensor
-    return found
-
-
-def _known(tree: Any) -> Any:
-    """The tree with real values in place of fakes. Raises `LookupError` where one is missing."""
-    if isinstance(tree, torch.Tensor):
-        found = shadow(tree)
-        if found is None:
-            raise LookupError
-        return found
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_known(t) for t in tree) if not hasattr(tree, "_fields") else tree
-    return tree
-
-
-def _worth(out: Any) -> bool:
-    if not isinstance(out, torch.Tensor):
-        return False
-    whole = out.dtype in INTEGERS
-    return bool(out.numel() <= (MOST_INTEGERS if whole else MOST_FLOATS))
-
-
-INTEGERS = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
-
-
-def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Compute the value of what an operator made or changed, where its inputs' values are known."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return
-    written = _written(schema, args) if schema.is_mutable else []
-    made = written or (
-        [out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (tuple, list)) else []
-    )
-    if made and all(_worth(o) for o in made) and not schema.name.partition("::")[2].startswith(UNSET):
-        real = _computed(func, args, kwargs)
-        if real is not None:
-            if written:
-                return  # changed in place, like the fake
-            for fake, value in zip(made, real if isinstance(real, (tuple, list)) else (real,)):  # noqa: B905
-                fake._doctor_value = value
-            return
-    for tensor in written:
-        if getattr(tensor, "_doctor_value", None) is not None:
-            tensor._doctor_value = None
-    if isinstance(out, (torch.Tensor, tuple, list)):
-        _density(func, args, out)
-
-
-def _written(schema: Any, args: Any) -> list[Any]:
-    """The tensors that an operator changes in place."""
-    found: list[Any] = []
-    for argument, value in zip(schema.arguments, args):  # noqa: B905
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found += value if isinstance(value, (list, tuple)) else [value]
-    return [t for t in found if isinstance(t, torch.Tensor)]
-
-
-def _computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """The operator on real values; None where one of them is not known or there is no CPU kernel."""
-    try:
-        values = _known(list(args))
-        named = {k: _known(v) for k, v in kwargs.items()}
-        if "device" in named:
-            named["device"] = torch.device("cpu")
-        with torch._C._DisableTorchDispatch(), torch.no_grad():
-            real = func(*values, **named)
-        return () if real is None else real
-    except Exception:
-        return None
-
-
-# ------------------------------------------------------------------------------------------- assumed values
-def _density(func: Any, args: Any, out: Any) -> None:
-    """Carry along 'this index has E values' and 'this mask is 1/E full': enough for top-k routing."""
-    name = func._schema.name.partition("::")[2]
-    if name in ("topk", "sort") and args:
-        dim = args[2] if len(args) > 2 and name == "topk" else -1
-        out[1]._domain = args[0].shape[dim]
-    elif name in ("argmax", "argmin") and isinstance(out, torch.Tensor):
-        out._domain = args[0].shape[args[1]] if len(args) > 1 and args[1] is not None else args[0].numel()
-    elif name in ("eq", "scatter", "scatter_") and isinstance(out, torch.Tensor):
-        source = args[0] if name == "eq" else args[2]
-        domain = getattr(source, "_domain", None)
-        if domain is None and name == "eq":
-            domain = getattr(args[1], "_domain", None)
-        if domain:
-            out._density = 1 / domain
-    elif isinstance(out, torch.Tensor) and args and isinstance(args[0], torch.Tensor):
-        passes = func.is_view or name in ("_to_copy", "clone", "detach", "any", "gt", "ne")
-        for key in ("_domain", "_density"):
-            value = getattr(args[0], key, None)
-            if value is not None and passes:
-                if name == "any" and key == "_density" and out.numel():
-                    value = min(1.0, value * args[0].numel() / out.numel())
-                setattr(out, key, value)
-
-
 def intercept(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | Arguments | None:
     """The answer to an operator whose result depends on values; None for every other."""
+    check = operand_types.CHECKS.get(func)
+    if check is not None:
+        wrong = check(args)
+        if wrong:
+            tracker.failed_in = tracker.where.words()
+            raise RuntimeError(wrong)
     handler = HANDLERS.get(func)
     return None if handler is None else handler(tracker, func, args, kwargs)
 
@@ -194,9 +96,7 @@ def _scalar(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | Non
 
 
 def _count(tracker: Tracker, mask: Any) -> int:
-    share = float(getattr(mask, "_density", 0.5))
-    elements = int(mask.numel())
-    return min(elements, max(1, int(elements * share * (tracker.assumed.imbalance if share < 0.5 else 1))))
+    return shares.count(mask, tracker.assumed.imbalance)
 
 
 def _nonzero(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
@@ -225,12 +125,15 @@ def _index(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Arguments | N
         known = shadow(i)
         if known is not None:
             with torch._C._DisableTorchDispatch():
-                n = int(known.count_nonzero())
+                chosen = known.nonzero().unbind(-1)
+            n = len(chosen[0])
         else:
-            n = _count(tracker, i)
+            n, chosen = _count(tracker, i), ()
             tracker.assumed.note("index by a mask", f"{n} of {i.numel()} elements")
-        for _ in range(i.dim()):
+        for d in range(i.dim()):
             indices.append(torch.empty(n, dtype=torch.long))
+            if chosen:
+                indices[-1]._doctor_value = chosen[d]
             tracker.watch(indices[-1].untyped_storage(), "aten::nonzero")
     return Arguments((args[0], indices, *args[2:]), kwargs)
 
@@ -250,9 +153,23 @@ def _masked(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
     return Answer(out)
 
 
+def _ctc(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
+    """ctc_loss: a loss per sequence, and what its backward needs: its size is the longest target's."""
+    scores, targets, lengths = args[0], args[1], args[3]
+    longest = ctc.longest(shadow(lengths) if isinstance(lengths, torch.Tensor) else lengths)
+    if longest is None:
+        longest = ctc.assumed(targets, lengths)
+        tracker.assumed.note("ctc_loss", f"the longest target has {longest} elements")
+    return Answer(ctc.forward(tracker, scores, longest))
+
+
+def _ctc_backward(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
+    return Answer(ctc.backward(tracker, args[1], args[6]))
+
+
 def rescued(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
     """The result of an operator without a shape-only form, where the values of all its inputs are known."""
-    real = _computed(func, args, kwargs)
+    real = computed(func, args, kwargs)
     if real is None or real == () or not all(isinstance(r, torch.Tensor) for r in _listed(real)):
         return None
     made = []
@@ -287,4 +204,8 @@ HANDLERS: dict[Any, Any] = {
     aten.index_put.default: _index,
     aten.index_put_.default: _index,
     aten._index_put_impl_.default: _index,
+    aten._ctc_loss.default: _ctc,
+    aten._ctc_loss.Tensor: _ctc,
+    aten._ctc_loss_backward.default: _ctc_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_backward,
 }

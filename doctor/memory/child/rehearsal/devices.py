@@ -85,7 +85,7 @@ class DeviceTracker(Tracker):
         with self.fake:
             made = torch.empty_strided(shape.size(), shape.stride(), dtype=dtype, device=GPU)
         self.watch(made.untyped_storage(), "aten::_to_copy")
-        if values._worth(tensor) and tensor.device.type == "cpu":
+        if values.worth(tensor) and tensor.device.type == "cpu":
             with torch._C._DisableTorchDispatch(), torch.no_grad():
                 made._doctor_value = tensor.detach().to(dtype, copy=True)
         return made
@@ -94,7 +94,7 @@ class DeviceTracker(Tracker):
         """A fake host tensor in place of a real one; small values are kept beside it."""
         with self.fake, self, torch.no_grad():
             made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-        if values._worth(tensor) and tensor.numel():
+        if values.worth(tensor) and tensor.numel():
             with torch._C._DisableTorchDispatch(), torch.no_grad():
                 made._doctor_value = tensor.detach().clone()
         return made

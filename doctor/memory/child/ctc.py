@@ -1,0 +1,53 @@
+"""Connectionist temporal classification, whose tables have the length of the longest target (LossCTC.cu)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .tracker import Tracker
+
+
+def install() -> None:
+    """Take lengths that are lists as tensors: torch writes lists into a tensor, which a fake cannot be."""
+    real = torch.ctc_loss
+
+    def ctc_loss(scores: Any, targets: Any, scored: Any, lengths: Any, *args: Any, **kwargs: Any) -> Any:
+        scored, lengths = (v if isinstance(v, torch.Tensor) else torch.tensor(v) for v in (scored, lengths))
+        return real(scores, targets, scored, lengths, *args, **kwargs)
+
+    torch.ctc_loss = ctc_loss
+
+
+def longest(lengths: Any) -> int | None:
+    """The longest target's length, from numbers or a tensor with values; None where they are not known."""
+    if lengths is None:
+        return None
+    if isinstance(lengths, torch.Tensor):
+        with torch._C._DisableTorchDispatch():
+            return int(lengths.max()) if lengths.numel() else 0
+    return int(max(lengths, default=0))
+
+
+def assumed(targets: Any, lengths: Any) -> int:
+    """As many as fit a row of the targets; where these are one row, an equal part for each sequence."""
+    return int(targets.shape[1]) if targets.dim() > 1 else -(-targets.numel() // max(1, lengths.numel()))
+
+
+def forward(tracker: Tracker, scores: Any, length: int) -> tuple[Any, Any]:
+    """A loss per sequence, and the table that is kept for backward."""
+    time, batch = scores.shape[0], scores.shape[1] if scores.dim() > 2 else 1
+    made = (scores.new_empty(batch), scores.new_empty(batch, time, 2 * length + 1))
+    for tensor in made:
+        tracker.watch(tensor.untyped_storage(), "aten::_ctc_loss")
+    return made
+
+
+def backward(tracker: Tracker, scores: Any, table: Any) -> Any:
+    """The gradient of the scores; beside it there is a second table for the time of the call."""
+    made = scores.new_empty(scores.shape)
+    tracker.watch(made.untyped_storage(), "aten::_ctc_loss_backward")
+    tracker.during((table.numel() * table.element_size(),), "aten::_ctc_loss_backward")
+    return made
