@@ -125,6 +125,7 @@ CHOSEN = (
     "--autocast on 8",
     "--checkpoint --clip on 64",
     "--offload on 8",
+    "--api ddp --autocast on 64",
 )
 """One of each way; all of them would take a minute."""
 
@@ -158,9 +159,11 @@ def test_fake_tensors_take_what_a_gpu_took(fakes: Mapping[str, dict[str, Any]], 
 
 
 def test_every_run_on_a_gpu_was_met() -> None:
-    assert len(RUNS) >= 10
+    """DDP's reducer is C++, whose small blocks the fake one does not all know."""
+    assert len(RUNS) >= 18
     for run in RUNS.values():
-        assert run["fake_peak"] == run["peak"] - run["workspaces"], run["arguments"]
+        allowed = 4096 if "ddp" in run["arguments"] else 0
+        assert abs(run["peak"] - run["workspaces"] - run["fake_peak"]) <= allowed, run["arguments"]
 
 
 @pytest.mark.gpu
@@ -178,7 +181,7 @@ def test_on_a_gpu_it_takes_what_it_takes_on_fake_tensors(script: tuple[str, ...]
 
     with ThreadPoolExecutor(2) as pool:
         measured, fake = pool.map(peak, ("gpu", "fake"))
-    assert measured == fake
+    assert abs(measured - fake) <= (4096 if "ddp" in script else 0)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def _measured(
         reserved = max(reserved, integer(row, "reserved"))
         spent = row.get("seconds")
         now += spent if isinstance(spent, (int, float)) else 0.0
+    done = integer(result, "steps_done")
     found = _steps(timeline)
     if not timeline or not (found or ran_out):
         return None, max((m.peak for m in timeline), default=0), ()
@@ -145,7 +146,7 @@ def _measured(
             timeline=tuple(timeline),
         ),
         init,
-        tuple(b - a for a, b in zip(starts, [*starts[1:], now], strict=True))[: -1 if ran_out else None],
+        tuple(b - a for a, b in zip(starts, [*starts[1:], now], strict=True))[:done],
     )
 
 

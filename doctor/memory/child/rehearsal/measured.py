@@ -36,7 +36,13 @@ class Measured:
         self.node: node.Node | None = None
         torch.cuda.set_device(0)
         torch.cuda.init()
-        self._uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
+        one = torch.cuda.get_device_properties(0)
+        self._uuid = str(getattr(one, "uuid", ""))
+        self._about = {
+            "name": one.name,
+            "total": torch.cuda.mem_get_info(0)[1],
+            "torch": str(torch.__version__),
+        }
         self._first = self._outside()
 
     def install(self, steps: Steps) -> None:
@@ -70,12 +76,10 @@ class Measured:
 
     def result(self, folder: str) -> dict[str, object]:
         """All rows, and what the process takes outside of torch's blocks; less once the device has failed."""
-        found: dict[str, object] = {"phases": self._rows, "torch": str(torch.__version__)}
+        found: dict[str, object] = {**self._about, "phases": self._rows, "outside": self._first}
         try:
             self.mark("end")
             found["outside"] = max(self._first, self._outside())
-            found["total"] = torch.cuda.mem_get_info(0)[1]
-            found["name"] = torch.cuda.get_device_name(0)
             found["workspaces"] = _workspaces()
         except RuntimeError as error:
             found["lost"] = str(error).splitlines()[0]

@@ -15,6 +15,7 @@ from .. import values
 from .devices import CUDA, GPU, DeviceTracker, fake_parameters, translated
 from .notes import by_torch
 
+APART = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 NUMBERED = (
     "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "linspace", "eye",
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
@@ -143,7 +144,14 @@ def _operands() -> None:
             if isinstance(arg, fake):
                 gpu = gpu or arg.fake_device == GPU
                 other = other or (arg.fake_device != GPU and arg.dim() > 0)
-        return (GPU, False) if gpu and not other else usual(func, flat_args)
+        if gpu and not other:
+            return GPU, False
+        try:
+            return usual(func, flat_args)
+        except RuntimeError as error:
+            if gpu and other and "two different devices" in str(error):  # said as a GPU's kernels say it
+                raise RuntimeError(APART) from error
+            raise
 
     fake._find_common_device = staticmethod(common)
 
