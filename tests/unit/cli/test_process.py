@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,13 @@ def test_a_signal_ends_it_and_its_children(
     hang, note = tmp_path / "python", tmp_path / "pid"
     hang.write_text(f"#!/bin/sh\necho $$ > {note}.new; mv {note}.new {note}\nexec sleep 60\n")
     hang.chmod(0o755)
-    child = start("check", "--python", hang, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+    child = start(
+        *("check", "--python", hang),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # nohup and `&` hand on ignored ones
+    )
     until = time.monotonic() + 60
     while not note.exists() and time.monotonic() < until:
         time.sleep(0.05)
