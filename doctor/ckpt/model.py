@@ -12,7 +12,7 @@ from fsdp_doctor.process import run
 from fsdp_doctor.subjects.load_target import TargetModel, TargetTensor
 
 CHILD = Path(__file__).with_name("children") / "model_child.py"
-LOADER = Path(__file__).parent.parent / "memory" / "child" / "loading.py"
+START = Path(__file__).parent.parent / "memory" / "child" / "start.py"
 DEADLINE = 120.0
 """Seconds: importing torch and transformers from a network file system takes most of it."""
 
@@ -32,7 +32,7 @@ def ask(
         python or sys.executable,
         "-B",
         str(CHILD),
-        str(LOADER),
+        str(START),
         spec,
         json.dumps(dict(arguments or {})),
     ]

@@ -1,8 +1,8 @@
 """Builds a model on the meta device and prints what its state_dict() asks for, as one line of JSON.
 
-    python -B model_child.py LOADER SPEC JSON_ARGUMENTS
+    python -B model_child.py START SPEC JSON_ARGUMENTS
 
-LOADER is the file that knows how a factory is named (`doctor/memory/child/loading.py`).
+START is `doctor/memory/child/start.py`: of its folder, `loading` knows how a factory is named.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class Module(Protocol):
 
 
 def _loader(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fsdp_doctor_factory_loader", path)
+    spec = importlib.util.spec_from_file_location("fsdp_doctor_start", path)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    start = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(start)
+    return cast("ModuleType", start.load("loading"))
 
 
 def build(loader: ModuleType, spec: str, arguments: dict[str, object]) -> Module:
@@ -77,9 +76,9 @@ def described(net: Module) -> dict[str, object]:
     return {"tensors": tensors, "tied": [n for n in same.values() if len(n) > 1], "modules": modules}
 
 
-def main(loader_path: str, spec: str, arguments: str) -> None:
+def main(start: str, spec: str, arguments: str) -> None:
     """Print {"model": …} or {"error", "place"}."""
-    loader = _loader(loader_path)
+    loader = _loader(start)
     try:
         net = build(loader, spec, json.loads(arguments))
         if hasattr(net, "state_dict"):
