@@ -69,7 +69,7 @@ def test_attention_by_backend(found: dict[str, dict[str, object]]) -> None:
 @pytest.mark.slow
 def test_what_cudnn_takes_for_recurrent_layers(found: dict[str, dict[str, object]]) -> None:
     some = [f for name, f in found.items() if name.split(" ")[0] in ("LSTM", "GRU", "RNN")]
-    assert len(some) == 93
+    assert len(some) == 117
     for f in some:
         for predicted, measured in (f["forward"], f["backward"]):  # type: ignore[misc]
             assert predicted == measured, f
