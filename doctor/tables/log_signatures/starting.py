@@ -38,8 +38,8 @@ STARTING: tuple[Signature, ...] = (
         rf"|(?:exec: )?\"(?P<cmd9>[^\"]{{1,300}})\": (?:executable file not found|stat \S+: no such file or directory)"
         rf"|^\S+: line \d+: (?P<cmd11>(?:\./|\S*/bin/){_NAME}|{_NAME}\.(?:sh|py)): No such file or directory"
         r"|unable to find the specified executable|^Executable: (?P<cmd10>\S+)$",
-        gate=r"command not found|: \d+: [^: ]+: not found|: No such file or directory|\(No such file or directory|"
-        r"\": stat \S+: no such file|executable file not found|unable to find the specified executable|Executable: \S",
+        gate=r"command not found|: not found|: No such file or directory|\(No such file or directory|"
+        r": no such file or directory|executable file not found|unable to find the specified executable|Executable: \S",
         scope=J,
         says="the command {cmd} was not found, so that nothing was started",
         why=_NOT_FOUND_WHY,
