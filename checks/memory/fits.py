@@ -23,7 +23,8 @@ def moment(f: MemoryForecast) -> str:
     """Where the peak is and what it is made of."""
     where = f" in {f.peak.module}" if f.peak.module else ""
     parts = ", ".join(f"{p.name} {size(p.bytes)}" for p in f.peak.parts[:4])
-    return f"peak in {f.peak.phase} of step {f.peak.step}{where}: {parts}"
+    when = f"{f.peak.phase} of step {f.peak.step}" if f.peak.step else "preparation, before the first step"
+    return f"peak in {when}{where}: {parts}"
 
 
 @check("MEM002", Row.OOM, needs=(MemoryAnswer,), tags=("memory",), cost=Cost.SECONDS)
@@ -47,7 +48,7 @@ def does_not_fit(facts: Facts, options: Options) -> Iterator[Finding]:
     room = f"{f.gpu} has {size(f.capacity)}"
     if not f.fits:
         yield fail(
-            f"needs {size(f.needed)} per GPU (allocated {size(f.allocated)}); {moment(f)}",
+            f"needs {size(f.needed)} per GPU (allocated {size(f.highest)}); {moment(f)}",
             f"at most {size(f.capacity)} ({f.gpu})",
             fix=Fix(_advice(answer, f), "fsdp-doctor dryrun … --advise"),
         )
@@ -77,6 +78,8 @@ def _advice(answer: MemoryAnswer, f: MemoryForecast) -> str:
     largest = max(parts, key=lambda k: parts[k]) if parts else ""
     if answer.api == "ddp" or answer.strategy == "NO_SHARD":
         return "Shard: every rank holds all parameters, gradients and optimizer states (FULL_SHARD)"
+    if not f.peak.step and answer.wrap:
+        return "Take smaller units, or build them one after the other: a unit is whole while it is sharded"
     if not answer.wrap:
         return "Wrap the repeated blocks (--wrap): the whole model is gathered at once"
     if largest == "activations" and not answer.checkpoint:

@@ -13,6 +13,8 @@ from fsdp_doctor.subjects.memory import Holder, MemoryAnswer, MemoryForecast
 
 SHARE = 0.2
 """Part of the peak from which one thing is worth a change of the program."""
+LOGITS = 2
+"""Tensors of the logits' size that come before the loss."""
 LOSS = ("log_softmax", "nll_loss", "cross_entropy", "logsumexp")
 SCORES = ("aten::_softmax", "aten::_safe_softmax")
 
@@ -37,7 +39,7 @@ def _judged(facts: Facts, reason: Reason, expected: str, fix: Fix, fine: str) ->
         return
     held, what = found
     yield warn(
-        f"{size(held)} of {size(f.allocated)} at the peak: {what}",
+        f"{size(held)} of {size(f.highest)} at the peak: {what}",
         expected,
         fix=fix,
         confidence=Confidence.MEDIUM,
@@ -48,13 +50,18 @@ def _total(holders: Sequence[Holder]) -> int:
     return sum(h.bytes * h.count for h in holders)
 
 
+def _repeated(h: Holder) -> bool:
+    """Whether blocks made them, one each: logits are there once, in float32 and as they came."""
+    return h.count > LOGITS or (h.count > 1 and " more" in h.module)
+
+
 def _of_the_loss(f: MemoryForecast) -> tuple[int, str] | None:
     """Logits, found by their size beside what the loss makes of them, and those."""
     made = [h for h in f.peak.holders if any(word in h.operator for word in LOSS)]
     if not made:
         return None
     one = max(h.bytes for h in made)
-    alike = [h for h in f.peak.holders if h not in made and h.bytes in (one, one // 2)]
+    alike = [h for h in f.peak.holders if h not in made and h.bytes in (one, one // 2) and not _repeated(h)]
     held = _total((*made, *alike))
     return (held, "logits and what the loss makes of them") if held >= SHARE * f.allocated else None
 
@@ -122,10 +129,10 @@ def attention_scores_are_kept(facts: Facts, options: Options) -> Iterator[Findin
 def _of_the_optimizer(f: MemoryForecast) -> tuple[int, str] | None:
     if f.peak.phase != "optimizer":
         return None
-    parts = {p.name: p.bytes for p in f.peak.parts}
-    return parts.get(
-        "temporaries", 0
-    ), "temporaries of the optimizer's step, which is higher than forward and backward"
+    held = sum(p.bytes for p in f.peak.parts if p.name == "temporaries")
+    if not held:
+        return None
+    return held, "temporaries of the optimizer's step, which is higher than forward and backward"
 
 
 @check("MEM005", Row.OOM, needs=(MemoryAnswer,), tags=("memory",), cost=Cost.SECONDS)
@@ -149,14 +156,14 @@ def the_optimizer_makes_the_peak(facts: Facts, options: Options) -> Iterator[Fin
             if fused
             else "Take fused=True, or foreach=False: neither makes temporaries of all parameters' size"
         ),
-        "the peak is not the optimizer's",
+        "no temporaries of the optimizer make the peak",
     )
 
 
 def _before_training(f: MemoryForecast) -> tuple[int, str] | None:
     if f.peak.phase != "init":
         return None
-    return f.allocated, "the preparation, before the first step"
+    return f.highest, "the preparation, before the first step"
 
 
 @check("MEM006", Row.OOM, needs=(MemoryAnswer,), tags=("memory",), cost=Cost.SECONDS)

@@ -37,7 +37,7 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
         ]
     )
     lines = [
-        f"peak allocated {size(forecast.allocated)} (step {forecast.peak.step}, {forecast.peak.phase}"
+        f"peak allocated {size(forecast.highest)} (step {forecast.peak.step}, {forecast.peak.phase}"
         + (f", {forecast.peak.module}" if forecast.peak.module else "")
         + ")",
         "of which " + ", ".join(f"{p.name} {size(p.bytes)}" for p in forecast.peak.parts),
@@ -56,8 +56,11 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
             f"host memory per rank {size(host.peak)}{pinned}, a node of {host.ranks} {size(host.node)}"
         )
     overhead = forecast.overhead
+    before = forecast.preparation > forecast.allocated + forecast.margin
     needed = (
-        f"needed {size(forecast.needed)}: allocated, margin {size(forecast.margin)}, context "
+        f"needed {size(forecast.needed)}: allocated, "
+        + ("" if before else f"margin {size(forecast.margin)}, ")
+        + "context "
         f"{size(overhead.context)}, libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} "
         f"({overhead.basis})"
     )

@@ -104,6 +104,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
         timeline=_timeline(run),
         assumptions=(*_assumptions(done.about), *_buckets(late - peak)),
         unknown_operators=_unknown(held, _covered(done.about)),
+        preparation=_preparation(run),
     )
 
 
@@ -113,6 +114,16 @@ def _buckets(more: int) -> tuple[Assumption, ...]:
         return ()
     what = f"NCCL gives DDP's first buckets back at once; where it does not, step 2 takes {more} bytes more"
     return (Assumption("torch.nn.parallel.DistributedDataParallel", what, 1),)
+
+
+def _preparation(run: Run) -> int:
+    """The highest bytes before the first step: FSDP1 copies a whole unit when it flattens it."""
+    found = 0
+    for p in run.phases:
+        if p.name.startswith("step "):
+            break
+        found = max(found, p.peak)
+    return found
 
 
 def _between(run: Run) -> int:
@@ -151,7 +162,7 @@ def _kinds(events: EventList, held: Iterable[Living], when: Context, at: int) ->
         elif phase == "batch":
             found[b.block] = BATCH
         elif phase == "optimizer":
-            found[b.block] = OPTIMIZER if stays else TEMPORARIES
+            found[b.block] = OPTIMIZER if end is None or end_step > step else TEMPORARIES
         elif phase == "backward":
             found[b.block] = GRADIENTS if stays else TEMPORARIES
         elif phase == "forward":

@@ -21,6 +21,7 @@ def data(
         "plan": about(plan),
         "peak": {
             "allocated_bytes": forecast.allocated,
+            "init_bytes": forecast.preparation,
             "reserved_bytes": forecast.reserved_low,
             "reserved_high_bytes": forecast.reserved_high,
             "reserved_expandable_bytes": forecast.reserved_expandable,

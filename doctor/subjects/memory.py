@@ -126,11 +126,18 @@ class MemoryForecast:
     assumptions: tuple[Assumption, ...] = ()
     unknown_operators: tuple[tuple[str, int], ...] = ()
     """Operators without a measured or derived rule, and the bytes they hold at the peak."""
+    preparation: int = 0
+    """The highest allocated bytes before the first step, which `allocated` leaves out."""
+
+    @property
+    def highest(self) -> int:
+        """Allocated at the highest moment, preparation included."""
+        return max(self.allocated, self.preparation)
 
     @property
     def needed(self) -> int:
-        """What must fit: allocated with its margin, and the overhead."""
-        return self.allocated + self.margin + self.overhead.total
+        """What must fit: allocated with its margin, or what the preparation takes, and the overhead."""
+        return max(self.allocated + self.margin, self.preparation) + self.overhead.total
 
     @property
     def fits(self) -> bool | None:
