@@ -24,7 +24,7 @@ def moment(f: MemoryForecast) -> str:
     where = f" in {f.peak.module}" if f.peak.module else ""
     parts = ", ".join(f"{p.name} {size(p.bytes)}" for p in f.peak.parts[:4])
     when = f"{f.peak.phase} of step {f.peak.step}" if f.peak.step else "preparation, before the first step"
-    return f"peak in {when}{where}: {parts}"
+    return f"peak in {when}{where}" + (f": {parts}" if parts else "")
 
 
 @check("MEM002", Row.OOM, needs=(MemoryAnswer,), tags=("memory",), cost=Cost.SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdp_doctor.checks.memory.fits import TIGHT, moment, size
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import (
@@ -39,21 +40,7 @@ FIXES = {
     "memory": "Take a smaller batch, shard over more ranks, or checkpoint activations",
     "accelerate": "Make the command one that `accelerate launch` of that environment takes",
 }
-TIGHT = 0.92
 SHOWN = 3
-
-
-def size(n: int) -> str:
-    """Bytes in GiB, or MiB below one."""
-    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
-
-
-def moment(f: MemoryForecast) -> str:
-    """Where the peak is and what it is made of."""
-    where = f" in {f.peak.module}" if f.peak.module else ""
-    step = f"{f.peak.phase} of step {f.peak.step}" if f.peak.step else "preparation, before the first step"
-    parts = ", ".join(f"{p.name} {size(p.bytes)}" for p in f.peak.parts[:4])
-    return f"peak in {step}{where}" + (f": {parts}" if parts else "")
 
 
 @check("MEM040", Row.START, needs=(Rehearsal,), tags=("memory", "script"), cost=Cost.SECONDS)

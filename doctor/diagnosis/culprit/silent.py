@@ -45,8 +45,7 @@ def _waiting(view: View) -> frozenset[int]:
     """Ranks that waited or lost a peer. Who lost the store while others timed out was still at work then."""
     if not view.waited:
         return view.lost_peer
-    lost = (h.origin.rank for h in view.hits if h.code in PEER_LOST - {STORE_LOST})
-    return view.waited | frozenset(r for r in lost if r is not None)
+    return view.waited | view.ranks_that_said(PEER_LOST - {STORE_LOST})
 
 
 def _heard(view: View) -> frozenset[int]:

@@ -59,16 +59,17 @@ class View:
     @cached_property
     def waited(self) -> frozenset[int]:
         """Ranks that said they waited until a timeout; of a watchdog that found a lost peer, that is not said."""
-        said = {c: self._ranks_that_said((c,)) for c in WAITED}
+        said = {c: self.ranks_that_said((c,)) for c in WAITED}
         said[WATCHDOG_FAILED] -= self.lost_peer
         return frozenset().union(*said.values())
 
     @cached_property
     def lost_peer(self) -> frozenset[int]:
         """Ranks that said a peer went away."""
-        return self._ranks_that_said(PEER_LOST)
+        return self.ranks_that_said(PEER_LOST)
 
-    def _ranks_that_said(self, codes: Collection[str]) -> frozenset[int]:
+    def ranks_that_said(self, codes: Collection[str]) -> frozenset[int]:
+        """Ranks with a line of one of these codes."""
         return frozenset(h.origin.rank for h in self.hits if h.code in codes and h.origin.rank is not None)
 
     @cached_property
