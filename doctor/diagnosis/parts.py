@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from fsdp_doctor.diagnosis.matcher import matcher
 from fsdp_doctor.diagnosis.readers.inputs import Given, hints
-from fsdp_doctor.diagnosis.readers.streams import CHUNK, LATE, Unreadable, open_file
+from fsdp_doctor.diagnosis.readers.sources import CHUNK, LATE, Unreadable, open_file
 from fsdp_doctor.diagnosis.records import SourceScan
 from fsdp_doctor.diagnosis.scan import Scanner
 

@@ -13,17 +13,11 @@ from fsdp_doctor.diagnosis.flight.names import looks_like_dump
 from fsdp_doctor.diagnosis.matcher import matcher
 from fsdp_doctor.diagnosis.memory_snapshots import looks_like_snapshot
 from fsdp_doctor.diagnosis.parts import PARALLEL_FROM, Progress, in_parts, year_of
+from fsdp_doctor.diagnosis.readers.encodings import encoding_of
 from fsdp_doctor.diagnosis.readers.inputs import STDIN, Given, expand, hints
+from fsdp_doctor.diagnosis.readers.sources import HEAD, LATE, Unreadable, open_file, packing
 from fsdp_doctor.diagnosis.readers.spool import Spool
-from fsdp_doctor.diagnosis.readers.streams import (
-    HEAD,
-    LATE,
-    Stream,
-    Unreadable,
-    encoding_of,
-    open_file,
-    streams,
-)
+from fsdp_doctor.diagnosis.readers.streams import Stream, streams
 from fsdp_doctor.diagnosis.records import SourceScan
 from fsdp_doctor.diagnosis.scan import Scanner
 from fsdp_doctor.subjects.incident import Incident, Input, RecorderConclusion
@@ -104,11 +98,9 @@ def _is_plain(given: Given) -> bool:
             head = file.read(HEAD) or b""
     except (Unreadable, OSError):
         return False
-    from fsdp_doctor.diagnosis.readers.streams import _packed
-
     if looks_like_snapshot(head) or looks_like_dump(given.path, head):
         return False
-    return not _packed(head) and encoding_of(head) == "utf-8"
+    return not packing(head) and encoding_of(head) == "utf-8"
 
 
 def _small(given: Given, result: Read, until: float | None, plain: bool) -> None:

@@ -12,7 +12,8 @@ import tempfile
 import time
 import weakref
 
-from fsdp_doctor.diagnosis.readers.streams import LATE, Stream, Unreadable
+from fsdp_doctor.diagnosis.readers.sources import LATE, Unreadable
+from fsdp_doctor.diagnosis.readers.streams import Stream
 
 LARGEST = 4 << 30
 """Bytes of one file."""
