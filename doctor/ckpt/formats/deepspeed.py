@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fsdp_doctor.ckpt.draft import Draft, TensorDraft
-from fsdp_doctor.ckpt.formats.torch_files import add_values
+from fsdp_doctor.ckpt.formats.rank_files import add_values
 from fsdp_doctor.ckpt.torch_content import key_of
 from fsdp_doctor.ckpt.torch_file import TorchFile
 from fsdp_doctor.ckpt.torch_file import read as read_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft
-from fsdp_doctor.ckpt.formats.torch_files import add_values
+from fsdp_doctor.ckpt.formats.rank_files import add_values
 from fsdp_doctor.ckpt.json_file import read_json
 from fsdp_doctor.subjects.checkpoint import FileRole, Layout, World, WorldSource
 from fsdp_doctor.subjects.checkpoint_manifest import MANIFEST_NAME

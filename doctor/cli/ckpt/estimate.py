@@ -11,15 +11,14 @@ import click
 
 from fsdp_doctor.ckpt.estimate import Job, Sizes, costs, of_checkpoint, of_count, of_model, resident
 from fsdp_doctor.cli.ckpt.convert import shard_bytes
+from fsdp_doctor.cli.ckpt.limits import limits_of
 from fsdp_doctor.cli.common import Settings, common
 from fsdp_doctor.findings import Result
-from fsdp_doctor.subjects.checkpoint_cost import CostPlan, Limits, Way
+from fsdp_doctor.subjects.checkpoint_cost import CostPlan, Way
 from fsdp_doctor.subjects.load_target import TargetModel
 from fsdp_doctor.tables.optimizers import STATES
 from fsdp_doctor.tables.torch_dtypes import ITEM_BITS
 
-SECONDS = 10.0
-"""For asking the machine."""
 MODEL_SECONDS = 120.0
 COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -127,7 +126,7 @@ def command(
     place = folder or path or "."
     plan = CostPlan(
         costs(sizes, job),
-        _limits(held, host_memory, gpu_memory, place),
+        limits_of(held, host_memory, gpu_memory, place),
         ranks,
         node,
         sizes.parameters,
@@ -207,53 +206,6 @@ def _ranks(world_size: int | None, per_node: int | None) -> tuple[int, int]:
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     node = per_node or (int(local) if local.isdigit() and world_size is None else None) or NODE
     return ranks, max(1, min(node, ranks))
-
-
-def _limits(held: int, host_memory: int | None, gpu_memory: int | None, place: str) -> Limits:
-    """Of the options, and of this machine where they leave something out."""
-    from fsdp_doctor.cli.sources import ask_machine
-    from fsdp_doctor.facts.collect import collect
-    from fsdp_doctor.subjects.gpu import Gpus
-    from fsdp_doctor.subjects.host import Host
-    from fsdp_doctor.subjects.storage import Storage
-
-    kinds = (Host, Storage, *(() if gpu_memory is not None else (Gpus,)))
-    source = ask_machine(kinds, SECONDS, checkpoint=os.path.abspath(place))
-    try:
-        facts = collect(source, kinds, checkpoint=os.path.abspath(place))
-    finally:
-        source.close()
-    host, origin = (host_memory, "--host-memory") if host_memory is not None else _free(facts.find(Host))
-    gpu, gpu_origin = gpu_memory, "--gpu-memory"
-    gpus = facts.find(Gpus) if gpu_memory is None else None
-    if gpus is not None:
-        totals = [g.memory_total for g in gpus.devices if g.memory_total]
-        gpu, gpu_origin = (min(totals), "the smallest GPU of this machine") if totals else (None, "")
-    storage = facts.find(Storage)
-    folder = storage.checkpoint if storage is not None else None
-    space = folder.space if folder is not None else None
-    return Limits(
-        host,
-        origin if host is not None else "",
-        None if gpu is None else gpu - held,
-        gpu_origin if gpu is not None else "",
-        None if space is None else space.available,
-        "" if folder is None else folder.path,
-    )
-
-
-def _free(host: object) -> tuple[int | None, str]:
-    from fsdp_doctor.subjects.host import Host
-
-    if not isinstance(host, Host):
-        return None, ""
-    found = [(host.memory_available, "free memory of this machine")]
-    group = host.cgroup
-    if group.memory_max is not None:
-        left = group.memory_max - (group.memory_current or 0)
-        found.append((left, "what this control group has left"))
-    known = [(size, words) for size, words in found if size is not None]
-    return min(known) if known else (None, "")
 
 
 def _results(plan: CostPlan, settings: Settings) -> tuple[Result, ...]:
