@@ -22,18 +22,9 @@ from fsdp_doctor.ckpt.optimizer_facts import optimizer_of
 from fsdp_doctor.ckpt.path import text
 from fsdp_doctor.ckpt.trust import trust_of
 from fsdp_doctor.ckpt.world_facts import world_of
-from fsdp_doctor.subjects.checkpoint import (
-    CheckpointIndex,
-    Entry,
-    File,
-    Format,
-    Global,
-    Kind,
-    Layout,
-    Role,
-    Tensor,
-)
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, File, Format, Global, Kind, Layout, Tensor
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_state import Entry, Role
 
 T = TypeVar("T")
 PLAIN_DCP = (Format.DCP, Format.DCP_PER_RANK)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Entry, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint_state import Entry
 
 Identity = tuple[str, str, str]
 

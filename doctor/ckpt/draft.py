@@ -11,20 +11,12 @@ from math import prod
 
 from fsdp_doctor.ckpt.limits import KEY_LENGTH, KEYS, PROBLEM_TENSORS
 from fsdp_doctor.ckpt.store import Node, Store
-from fsdp_doctor.subjects.checkpoint import (
-    Container,
-    DcpFacts,
-    FileRole,
-    Format,
-    Kind,
-    Layout,
-    Part,
-    Plain,
-    World,
-)
+from fsdp_doctor.subjects.checkpoint import Container, DcpFacts, FileRole, Format, Kind, Layout, Part
 from fsdp_doctor.subjects.checkpoint_chunks import ChunkColumns
 from fsdp_doctor.subjects.checkpoint_manifest import Manifest
 from fsdp_doctor.subjects.checkpoint_problem import Harm, Problem, ProblemKind
+from fsdp_doctor.subjects.checkpoint_state import Plain
+from fsdp_doctor.subjects.checkpoint_world import World
 from fsdp_doctor.tables.torch_dtypes import item_bytes
 
 Path = tuple[str, ...]
@@ -110,7 +102,7 @@ class TensorDraft:
 
 @dataclass(slots=True)
 class EntryDraft:
-    """One value that is no tensor; see `subjects.checkpoint.Entry`."""
+    """One value that is no tensor; see `subjects.checkpoint_state.Entry`."""
 
     key: str
     path: Path

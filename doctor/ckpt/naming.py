@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft, TensorDraft
-from fsdp_doctor.subjects.checkpoint import Format, Kind, Layout, Prefix, Role
+from fsdp_doctor.subjects.checkpoint import Format, Kind, Layout, Prefix
+from fsdp_doctor.subjects.checkpoint_state import Role
 from fsdp_doctor.tables.optimizer_states import MODEL_ROOTS, PREFIXES, STATES
 
 OPTIMIZER_PART = re.compile(r"(?:^|\.)(state|param_groups)(?=\.|$)")

@@ -7,16 +7,8 @@ from collections.abc import Mapping
 
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft
 from fsdp_doctor.ckpt.naming import Names, parameter
-from fsdp_doctor.subjects.checkpoint import (
-    Format,
-    GroupForm,
-    Keying,
-    Kind,
-    Optimizer,
-    ParamGroup,
-    Plain,
-    Tensor,
-)
+from fsdp_doctor.subjects.checkpoint import Format, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint_state import GroupForm, Keying, Optimizer, ParamGroup, Plain
 from fsdp_doctor.tables.optimizer_states import KINDS, OPTIONS
 
 PER_RANK = (Format.LOCAL_PER_RANK, Format.SHARDED_PER_RANK, Format.DTENSOR_PER_RANK, Format.TORCH_PER_RANK)

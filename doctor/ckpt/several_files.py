@@ -11,8 +11,9 @@ from fsdp_doctor.ckpt.formats.rank_files import add_values, read_ranks
 from fsdp_doctor.ckpt.formats.torch_files import read_full
 from fsdp_doctor.ckpt.rank_names import RankSet, rank_sets
 from fsdp_doctor.ckpt.store import Node
-from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Layout, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Layout
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 TORCH_NAMES = re.compile(r".+\.(pt|pth|bin|ckpt|tar|model|pkl)", re.I)
 

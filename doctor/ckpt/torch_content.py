@@ -9,7 +9,7 @@ from fsdp_doctor.ckpt.draft import EntryDraft
 from fsdp_doctor.ckpt.limits import DEPTH, KEY_LENGTH, KEYS, NODES, TEXT
 from fsdp_doctor.ckpt.pickled_tensor import Pickled, Storage, pickled_tensor, storage_of
 from fsdp_doctor.ckpt.stub import Stub, last_name, name_of
-from fsdp_doctor.subjects.checkpoint import Plain
+from fsdp_doctor.subjects.checkpoint_state import Plain
 
 Path = tuple[str, ...]
 ELEMENTS = 200_000

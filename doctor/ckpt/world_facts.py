@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from fsdp_doctor.ckpt.draft import Draft, FileDraft
-from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Tensor, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 LEFT_SECONDS = 60.0
 """An empty file this much older than all others is of an earlier save."""

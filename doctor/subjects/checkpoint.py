@@ -6,16 +6,15 @@ Bytes and elements are counts; paths are relative to the checkpoint, with undeco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from fsdp_doctor.subjects.checkpoint_chunks import Chunk
 from fsdp_doctor.subjects.checkpoint_manifest import Manifest
 from fsdp_doctor.subjects.checkpoint_problem import Problem
-
-Plain = str | int | float | bool | None
-"""A value that a pickle holds and that is no object."""
+from fsdp_doctor.subjects.checkpoint_state import Entry, Optimizer
+from fsdp_doctor.subjects.checkpoint_world import World
 
 
 class Format(str, Enum):
@@ -70,29 +69,6 @@ class Kind(str, Enum):
     OTHER = "other"
 
 
-class Role(str, Enum):
-    """What a plain value or object is for."""
-
-    STEP = "step"
-    EPOCH = "epoch"
-    SCHEDULER = "scheduler"
-    RNG = "rng"
-    DATALOADER = "dataloader"
-    OPTIMIZER = "optimizer"
-    """A scalar of the optimizer's state, such as a step that is no tensor."""
-    PARAM_GROUP = "param_group"
-    OTHER = "other"
-
-
-class Keying(str, Enum):
-    """How optimizer state names its parameters."""
-
-    FQN = "fqn"
-    PARAM_ID = "param_id"
-    NONE = "none"
-    """There is no optimizer state."""
-
-
 class Container(str, Enum):
     """The class in which a tensor was saved."""
 
@@ -136,110 +112,6 @@ class Tensor:
     view_of: str | None = None
     """A key that shares this tensor's storage in the same file: tied weights."""
     contiguous: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A value that is no tensor."""
-
-    key: str
-    role: Role = Role.OTHER
-    value: Plain = None
-    """For numbers, texts and booleans; None too where `type` says more than a plain value."""
-    type: str = ""
-    """"int", "list", or the class that the pickle names."""
-    rank: int | None = None
-    """Where the key or the file carries one: `dataloader.dp_rank_3`, `random_states_3.pkl`."""
-    part: str = ""
-    file: int | None = None
-    start: int | None = None
-    length: int | None = None
-    value_read: bool = False
-    """False where the value lies in a data file that was not opened for it."""
-    differs: bool = False
-    """The files of several ranks hold different values under this key."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParamGroup:
-    """One group of the optimizer."""
-
-    index: int | None
-    """None where hyperparameters are kept per parameter (`flatten_optimizer_state_dict`)."""
-    options: Mapping[str, Plain] = field(default_factory=dict)
-    """lr, betas as "betas.0" and "betas.1", weight_decay, initial_lr …"""
-    params: tuple[str, ...] | None = None
-    """Names or integer ids as text, in the group's order; None where not known."""
-
-
-class GroupForm(str, Enum):
-    """How the file keeps parameter groups."""
-
-    NESTED = "nested"
-    """`optim.param_groups.0.lr`"""
-    FLATTENED = "flattened"
-    """`optim.param_groups.emb.weight.lr`: flatten_optimizer_state_dict=True."""
-    BLOB = "blob"
-    """One object under `optim.param_groups`: saved by torch 2.3 or earlier."""
-    IN_PICKLE = "in_pickle"
-    """Inside one torch.save file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Optimizer:
-    """The optimizer's state."""
-
-    keying: Keying = Keying.NONE
-    root: str = ""
-    """The key's beginning before `state` and `param_groups`: "optim", "optimizer", or ""."""
-    kind: str | None = None
-    """What its state names tell: "adam" (AdamW too), "adam_amsgrad", "sgd_momentum", "adafactor" …"""
-    states: tuple[str, ...] = ()
-    """Names of per-parameter state, sorted: ("exp_avg", "exp_avg_sq", "step")."""
-    parameters: int = 0
-    """Parameters that have state."""
-    groups: tuple[ParamGroup, ...] = ()
-    group_form: GroupForm | None = None
-    local_slices: bool = False
-    """State tensors fit no parameter: a rank's flat slices stored as if they were whole."""
-
-
-class WorldSource(str, Enum):
-    """What a world size was inferred from."""
-
-    MANIFEST = "manifest"
-    FILE_NAMES = "file names"
-    METADATA_FILES = "per-rank metadata files"
-    PROCESS_GROUP = "pickled process group"
-    DEVICE_MESH = "pickled device mesh"
-    RANK_FILES = "files per rank"
-    SHARD_NUMBERS = "shard numbers"
-    KEYS = "keys"
-    """`dataloader.world_size` and the like."""
-    NONE = "nothing on disk tells"
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """How many ranks saved it, and how that is known."""
-
-    size: int | None = None
-    source: WorldSource = WorldSource.NONE
-    detail: str = ""
-    """In words: "highest rank 3 in __R_N.distcp"."""
-    certain: bool = True
-    """False for a lower bound or where sources disagree."""
-    at_least: int | None = None
-    writers: tuple[int, ...] = ()
-    """Ranks that own at least one file, whether or not it holds anything."""
-    present: tuple[int, ...] = ()
-    """Ranks whose files (of a format with a file per rank) are there."""
-    shard_degree: int | None = None
-    """Most chunks of any tensor along the sharded dimensions; 1 for whole tensors."""
-    replicas: int | None = None
-    """World size over shard degree, where that is a whole number above 1: HSDP."""
-    mesh: tuple[int, ...] = ()
-    mesh_names: tuple[str, ...] = ()
 
 
 class FileRole(str, Enum):

@@ -14,7 +14,8 @@ from fsdp_doctor.ckpt.compat.question import (
     Question,
     missing,
 )
-from fsdp_doctor.subjects.checkpoint import Keying, Layout, Role
+from fsdp_doctor.subjects.checkpoint import Layout
+from fsdp_doctor.subjects.checkpoint_state import Keying, Role
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 

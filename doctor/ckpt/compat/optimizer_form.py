@@ -10,7 +10,8 @@ from fsdp_doctor.ckpt.compat.question import (
     missing,
     some,
 )
-from fsdp_doctor.subjects.checkpoint import GroupForm, Layout
+from fsdp_doctor.subjects.checkpoint import Layout
+from fsdp_doctor.subjects.checkpoint_state import GroupForm
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 from fsdp_doctor.tables.optimizers import OPTIONS, STATES
 

@@ -12,7 +12,8 @@ from fsdp_doctor.ckpt.compat.question import (
     Question,
     size,
 )
-from fsdp_doctor.subjects.checkpoint import Keying, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint import Kind, Tensor
+from fsdp_doctor.subjects.checkpoint_state import Keying
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 

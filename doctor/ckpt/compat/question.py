@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format, Keying, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format, Kind, Tensor
+from fsdp_doctor.subjects.checkpoint_state import Keying
 from fsdp_doctor.subjects.load_target import Api, LoadApi, LoadTarget, TargetModel
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 

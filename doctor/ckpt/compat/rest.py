@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from fsdp_doctor.ckpt.compat.question import DCP, Question, some
-from fsdp_doctor.subjects.checkpoint import Entry, Keying, Layout, Role
+from fsdp_doctor.subjects.checkpoint import Layout
 from fsdp_doctor.subjects.checkpoint_problem import ProblemKind
+from fsdp_doctor.subjects.checkpoint_state import Entry, Keying, Role
 from fsdp_doctor.subjects.load_target import LoadApi
 from fsdp_doctor.subjects.loading import Cause, Effect, Obstacle
 

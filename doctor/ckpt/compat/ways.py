@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fsdp_doctor.ckpt.compat.question import DCP, PER_RANK
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Container, Format, Keying, Kind
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Container, Format, Kind
+from fsdp_doctor.subjects.checkpoint_state import Keying
 from fsdp_doctor.subjects.load_target import Api, LoadApi, LoadTarget
 from fsdp_doctor.subjects.loading import Way
 

@@ -9,8 +9,9 @@ from fsdp_doctor.ckpt.formats.rank_files import add_values
 from fsdp_doctor.ckpt.torch_content import key_of
 from fsdp_doctor.ckpt.torch_file import TorchFile
 from fsdp_doctor.ckpt.torch_file import read as read_file
-from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Layout, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, Layout
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,9})_)?mp_rank_(\d{1,9})_model_states\.pt")
 OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{1,9})_optim_states\.pt")

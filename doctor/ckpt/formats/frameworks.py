@@ -7,9 +7,10 @@ import re
 from fsdp_doctor.ckpt.draft import Draft, EntryDraft
 from fsdp_doctor.ckpt.formats.rank_files import add_values
 from fsdp_doctor.ckpt.json_file import read_json
-from fsdp_doctor.subjects.checkpoint import FileRole, Layout, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import FileRole, Layout
 from fsdp_doctor.subjects.checkpoint_manifest import MANIFEST_NAME
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 RNG = re.compile(r"(?:random_states|rng_state)_(\d{1,9})\.(?:pkl|pth)")
 STATE = re.compile(

@@ -10,8 +10,9 @@ from fsdp_doctor.ckpt.limits import RANK_FILES
 from fsdp_doctor.ckpt.rank_names import RankSet
 from fsdp_doctor.ckpt.torch_content import key_of
 from fsdp_doctor.ckpt.torch_file import TorchFile, read, step_values
-from fsdp_doctor.subjects.checkpoint import Container, FileRole, Format, Kind, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import Container, FileRole, Format, Kind
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 
 def read_ranks(draft: Draft, ranks: RankSet, holds: Kind = Kind.MODEL, part: str = "") -> list[TorchFile]:

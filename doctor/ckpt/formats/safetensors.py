@@ -12,8 +12,9 @@ from fsdp_doctor.ckpt.json_file import read_json
 from fsdp_doctor.ckpt.safetensors_header import Entry, Header, HeaderError
 from fsdp_doctor.ckpt.safetensors_header import read as read_header
 from fsdp_doctor.ckpt.store import Node
-from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import FileRole, Format, Kind
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 SHARD = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors")
 NUMBERED = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.(safetensors|bin)")

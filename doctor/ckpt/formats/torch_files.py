@@ -10,8 +10,9 @@ from fsdp_doctor.ckpt.pickled_tensor import Pickled, Piece
 from fsdp_doctor.ckpt.torch_content import key_of
 from fsdp_doctor.ckpt.torch_file import TorchFile, read, step_values
 from fsdp_doctor.ckpt.torch_zip import data_offset
-from fsdp_doctor.subjects.checkpoint import Container, FileRole, Format, Kind, World, WorldSource
+from fsdp_doctor.subjects.checkpoint import Container, FileRole, Format, Kind
 from fsdp_doctor.subjects.checkpoint_problem import Harm, ProblemKind
+from fsdp_doctor.subjects.checkpoint_world import World, WorldSource
 
 
 def read_full(draft: Draft, path: str, holds: Kind = Kind.MODEL, part: str = "") -> TorchFile | None:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fsdp_doctor.codec import to_json
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Entry, File, Kind, Tensor, Trust
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, File, Kind, Tensor, Trust
+from fsdp_doctor.subjects.checkpoint_state import Entry
 
 
 def figures(index: CheckpointIndex, shown: Iterable[Tensor]) -> dict[str, object]:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from fsdp_doctor.cli.ckpt.tree import grow, rows, size
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
-from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format, Keying, Kind, Layout, Role, Tensor, Trust
+from fsdp_doctor.subjects.checkpoint import CheckpointIndex, Format, Kind, Layout, Tensor, Trust
+from fsdp_doctor.subjects.checkpoint_state import Keying, Role
 
 FORMATS = {
     Format.DCP: "DCP (torch.distributed.checkpoint)",
