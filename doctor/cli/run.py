@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -21,28 +21,23 @@ from fsdp_doctor.cli.discretion import discreet
 from fsdp_doctor.cli.live import loads_now
 from fsdp_doctor.cli.live_text import live_text
 from fsdp_doctor.cli.output import complain, wants_ascii, wants_colour, write_file
-from fsdp_doctor.cli.reporting import now
-from fsdp_doctor.cli.version import tool
+from fsdp_doctor.cli.run_folder import close, gather, log_folders, manifest_of
 from fsdp_doctor.diagnosis.recording import evidence, release
 from fsdp_doctor.diagnosis.recording.conduct import CannotStart, Ended, conduct
 from fsdp_doctor.diagnosis.recording.console import Console
 from fsdp_doctor.diagnosis.recording.folder import (
     CONSOLE,
-    MANIFEST_SCHEMA,
     RUN,
     FolderError,
     default_name,
-    drop_empty,
     prepare,
     task,
     write_json,
 )
 from fsdp_doctor.diagnosis.recording.journal import Journal
-from fsdp_doctor.diagnosis.recording.secrets import redact
 from fsdp_doctor.diagnosis.recording.settings import Setting, settings
 from fsdp_doctor.diagnosis.recording.watch import Watch
 from fsdp_doctor.facts.launch import LaunchError, parse_launch
-from fsdp_doctor.facts.redact import Redactor
 from fsdp_doctor.findings import Verdict
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.launch import Launch
@@ -122,7 +117,7 @@ def _recorded(
     torch = release.version(python, env)
     chosen = settings(release.release(torch), launch, words, env, str(folder), str(local))
     given = _environment(env, chosen, folder, local, hook)
-    manifest = _manifest(words, env, chosen, torch, python, hook)
+    manifest = manifest_of(words, env, chosen, torch, python, hook)
     write_json(folder / RUN, manifest)
     _announce(folder, torch, chosen, own.verbose)
     console = Console(folder / CONSOLE, _say)
@@ -133,7 +128,7 @@ def _recorded(
         journal,
         patience,
         _say,
-        log_folders=_log_folders(folder, words, given),
+        log_folders=log_folders(folder, words, given),
         stop=stop,
         loads=loads_now,
         shared=folder.parent if task(env) is not None else None,
@@ -150,8 +145,8 @@ def _recorded(
         journal.close()
     spent = time.process_time() - spent
     watch.finish()
-    _gather(folder, time.monotonic() - began, kills, watch.pids)
-    _close(folder, manifest, ended, watch.hangs, spent)
+    gather(folder, time.monotonic() - began, kills, watch.pids)
+    close(folder, manifest, ended, watch.hangs, spent)
     _say(f"the command ended with {ended.exit_code}; kept in {folder}")
     if task(env) is None:
         _conclude(folder, ended, watch, own)
@@ -179,47 +174,6 @@ def _environment(
     return given
 
 
-def _manifest(
-    words: Sequence[str],
-    env: Mapping[str, str],
-    chosen: Sequence[Setting],
-    torch: str | None,
-    python: str | None,
-    hook: bool,
-) -> dict[str, object]:
-    redactor = Redactor()
-    return {
-        "schema": MANIFEST_SCHEMA,
-        "tool": tool(),
-        "started": now(),
-        "host": socket.gethostname(),
-        "cwd": os.getcwd(),
-        "command": redactor.words(words),
-        "python": python,
-        "torch": torch,
-        "hook": hook,
-        "variables": {s.name: {"value": s.value, "set_by": "user" if s.kept else "run"} for s in chosen},
-        "environment": redactor.env({k: v for k, v in env.items() if k.startswith(SHOWN)}),
-    }
-
-
-SHOWN = (
-    *("CUDA_", "NCCL_", "TORCH", "PYTORCH_", "SLURM_", "MASTER_"),
-    *("RANK", "WORLD_SIZE", "LOCAL_", "OMP_", "PET_"),
-)
-"""Beginnings of the names of variables that bear on training; no other is kept."""
-
-
-def _log_folders(folder: Path, words: Sequence[str], given: Mapping[str, str]) -> list[Path]:
-    """Where the ranks' logs grow, so that a launcher that shows nothing is not taken for a job that hangs."""
-    found = [given["PET_LOG_DIR"]] if "PET_LOG_DIR" in given else []
-    for i, word in enumerate(words):
-        name, _, value = word.partition("=")
-        if name in ("--log-dir", "--log_dir"):
-            found.append(value or (words[i + 1] if i + 1 < len(words) else ""))
-    return [Path(f) for f in found if f]
-
-
 def _announce(folder: Path, torch: str | None, chosen: Sequence[Setting], verbose: bool) -> None:
     kept = [s.name for s in chosen if s.kept]
     yours = f"; left as you set them: {', '.join(kept)}" if kept else ""
@@ -227,35 +181,6 @@ def _announce(folder: Path, torch: str | None, chosen: Sequence[Setting], verbos
     if verbose:
         for setting in chosen:
             _say(f"{setting.name}={setting.value}{' (yours)' if setting.kept else ''}: {setting.why}")
-
-
-def _gather(folder: Path, seconds: float, kills: int | None, pids: Collection[int]) -> None:
-    """What the host tells after the end."""
-    with suppress(OSError):
-        lines = evidence.kernel_lines(seconds + 5, pids)
-        if lines:
-            (folder / "kernel.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        after = evidence.oom_kills()
-        if kills is not None and after is not None and after > kills:
-            text = f"memory.events of {socket.gethostname()}: oom_kill {after - kills}\n"
-            (folder / "memory.events.log").write_text(text, encoding="utf-8")
-
-
-def _close(folder: Path, manifest: dict[str, object], ended: Ended, hangs: int, spent: float) -> None:
-    left = redact(p for p in folder.glob("logs/**/*") if p.is_file())
-    told = {
-        "not_redacted": list(left),
-        "ended": now(),
-        "seconds": round(ended.seconds, 3),
-        "own_cpu_seconds": round(spent, 3),
-        "status": ended.status,
-        "signals": list(ended.signals),
-        "hangs": hangs,
-        "stopped_by_run": ended.stopped,
-    }
-    with suppress(OSError):
-        write_json(folder / RUN, {**manifest, **told})
-        drop_empty(folder)
 
 
 def _conclude(folder: Path, ended: Ended, watch: Watch, own: Settings) -> None:
