@@ -31,6 +31,7 @@ def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> Un
         checkpointed=_texts(about, "checkpointed"),
         sharded=_texts(about, "sharded"),
         optimizers=_texts(about, "optimizers"),
+        recurrent=_texts(about, "recurrent"),
         order=_order(about.get("order"), len(_objects(about, "units"))),
         use_orig_params=job.use_orig_params,
         optimizer=job.optimizer,

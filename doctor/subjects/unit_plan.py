@@ -119,6 +119,8 @@ class UnitPlan:
     """Paths of modules that the model's function has wrapped itself."""
     optimizers: tuple[str, ...] = ()
     """Attributes of the model that are optimizers over its unsharded parameters."""
+    recurrent: tuple[str, ...] = ()
+    """Paths of LSTM, GRU and RNN layers that lay their weights into one buffer for cuDNN."""
     optimizer: str = ""
     """As --optimizer names it."""
     clip: bool = False

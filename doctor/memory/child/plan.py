@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .recurrent_weights import flattening
+
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 TOO_COARSE = 0.25
 """Part of the model's elements above which a repeated block is looked into for smaller ones."""
@@ -38,6 +40,7 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
         "checkpointed": list(_checkpointed(model, job.get("checkpoint") or ())),
         "sharded": list(_sharded(model)),
         "optimizers": list(_optimizers(model)),
+        "recurrent": list(flattening(model)),
     }
 
 

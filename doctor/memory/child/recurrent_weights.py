@@ -3,12 +3,13 @@
 On CUDA, torch moves the weights of an LSTM, GRU or RNN into one buffer when the module is moved, and again in
 a forward that finds other tensors in their place, as those that FSDP has just gathered. It does so for the
 dtypes in `torch.backends.cudnn.CUDNN_TENSOR_DTYPES` (bf16 is none), and never on CPU, so it is done here.
-FSDP2 frees the buffers that it gathered into and not this one: it stays from the first forward on.
+FSDP2 frees the buffers that it gathered into and not this one: it stays from the first forward on, and what
+is gathered later does not reach it (WRP022).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,6 +21,15 @@ from torch.distributed.tensor import DTensor
 def install() -> None:
     """Let modules flatten the weights of fake tensors."""
     torch.nn.RNNBase.flatten_parameters = _flatten
+
+
+def flattening(model: torch.nn.Module) -> Iterator[str]:
+    """Paths of the recurrent layers whose forward lays their weights into one buffer on CUDA."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.RNNBase):
+            method = getattr(module.flatten_parameters, "__func__", None)
+            if method is torch.nn.RNNBase.flatten_parameters:
+                yield path
 
 
 def flat(weights: Sequence[Any]) -> bool:
