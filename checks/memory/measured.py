@@ -44,7 +44,7 @@ def measured_is_more_than_predicted(facts: Facts, options: Options) -> Iterator[
     What: Compares the measured peak with the predicted one and the margin that the verdict adds.
     Why: The prediction for other sizes and worlds is then too low as well, and says "fits" too easily.
     Fix: Let the operators be measured (--calibrate); the modules that differ are named in the table.
-    Sources: doctor/tables/substitutions.py.
+    Sources: doctor/tables/substitutions/.
     """
     found, answer = facts[MemoryMeasurement], facts.find(MemoryAnswer)
     forecast = answer.forecast if answer is not None else None

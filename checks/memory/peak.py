@@ -195,7 +195,7 @@ def rests_on_unknown_operators(facts: Facts, options: Options) -> Iterator[Findi
         the verdict adds; warns where they hold more.
     Why: Such an operator may take workspaces that no rule here has, so that a close verdict may be wrong.
     Fix: Measure on a GPU: dryrun --on-gpu, with --calibrate for the operators that it knows to measure.
-    Sources: doctor/tables/substitutions.py.
+    Sources: doctor/tables/substitutions/.
     """
     f = facts[MemoryAnswer].forecast
     if f is None:

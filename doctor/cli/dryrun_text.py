@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fsdp_doctor.cli.rules_text import rules_text
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.memory import MemoryForecast
@@ -77,5 +78,6 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
             first="  ",
             hang=4,
         )
+    rules_text(page, forecast.rules)
     page.blank()
     return page.text()

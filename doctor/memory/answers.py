@@ -10,6 +10,7 @@ from fsdp_doctor.memory.events import FREE, MARK, EventList
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.replay import Replay
+from fsdp_doctor.memory.rules import rules_used
 from fsdp_doctor.memory.simulate import Living, Run, living, simulate, steps
 from fsdp_doctor.subjects.memory import (
     Assumption,
@@ -22,7 +23,7 @@ from fsdp_doctor.subjects.memory import (
     Peak,
     StepMemory,
 )
-from fsdp_doctor.tables.gpu_memory import GIB, Product
+from fsdp_doctor.tables.gpu_memory import DEFAULT_SM, GIB, Product
 from fsdp_doctor.tables.gpu_overhead import HANDLES, taken
 from fsdp_doctor.tables.substitutions import MARGIN, known
 
@@ -105,6 +106,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
         assumptions=(*_assumptions(done.about), *_buckets(late - peak)),
         unknown_operators=_unknown(held, _covered(done.about)),
         preparation=_preparation(run),
+        rules=rules_used(done.about, gpu.sm if gpu is not None else DEFAULT_SM),
     )
 
 

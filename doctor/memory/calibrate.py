@@ -11,41 +11,27 @@ from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.measure import CUDA, environment
 from fsdp_doctor.memory.replay import Replay, ReplayError, in_child, replay
 from fsdp_doctor.tables.substitutions import MEASURED, OWN_SPACES, SUBSTITUTIONS, UNMEASURED
+from fsdp_doctor.tables.substitutions import entry as entry_of
 
 ROUNDS = 3
 """Another kernel for attention makes other calls of its backward, which are measured in the next round."""
 BUDGET = 240.0
 """Seconds for the calls of one round."""
-ATTENTION = (
-    "aten::scaled_dot_product_attention",
-    "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_cudnn_attention_backward",
-    "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_flash_attention_backward",
-    "aten::_scaled_dot_product_efficient_attention",
-    "aten::_scaled_dot_product_efficient_attention_backward",
-)
-CALLS_OF: Mapping[str, tuple[str, ...]] = {
-    "aten::scaled_dot_product_attention": ATTENTION,
-    "aten::convolution": ("aten::convolution", "aten::convolution_backward"),
-    "aten::_cudnn_rnn": ("aten::lstm", "aten::gru", "aten::rnn_tanh"),
-    "aten::softmax": ("aten::_softmax", "aten::_softmax_backward_data"),
-    "aten::addmm": (),
-    "aten::dropout": ("aten::native_dropout",),
-    "aten::rms_norm": (),
+WITHOUT_A_RULE: Mapping[str, tuple[str, ...]] = {
+    "aten::scaled_dot_product_attention": ("aten::_scaled_dot_product_flash_attention",),
 }
-"""What the operators of the table of substitutions are called in a replay. A bias's workspace and what a norm
-saves are known by their rules alone."""
+"""Operators that are measured together with one of the table: what they take may differ elsewhere."""
 
 
 def unsettled(sm: int) -> tuple[str, ...]:
-    """Operators whose rule was not measured on an architecture, and those that have none."""
-    measured = {s.operator for s in SUBSTITUTIONS if s.basis == MEASURED and sm in s.sm}
-    open_ = dict.fromkeys(
-        s.operator for s in SUBSTITUTIONS if "::" in s.operator and s.operator not in measured
-    )
-    calls = [call for operator in open_ for call in CALLS_OF.get(operator, (operator,))]
-    return tuple(dict.fromkeys((*calls, *sorted(UNMEASURED))))
+    """Operators whose rule was not measured on an architecture or goes by shapes, or that have none."""
+    found: dict[str, None] = {}
+    for operator in dict.fromkeys(o for s in SUBSTITUTIONS for o in s.operators):
+        of = entry_of(operator, sm)
+        if of is None or not of.single or (of.stands(sm) == MEASURED and not of.by_call):
+            continue
+        found |= dict.fromkeys((operator, *WITHOUT_A_RULE.get(operator, ())))
+    return (*found, *sorted(UNMEASURED))
 
 
 def watch(sm: int) -> dict[str, object]:

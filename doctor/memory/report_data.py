@@ -48,6 +48,7 @@ def data(
         "timeline": [asdict(m) for m in forecast.timeline],
         "assumptions": [asdict(a) for a in forecast.assumptions],
         "unknown_operators": [{"operator": o, "bytes": b} for o, b in forecast.unknown_operators],
+        "substitutions": [asdict(r) for r in forecast.rules],
         "configuration": _said(job),
     }
 

@@ -103,6 +103,22 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleUsed:
+    """A rule of the table of substitutions that a replay asked."""
+
+    operator: str
+    kernel: str
+    """Which one CUDA chooses."""
+    saves: str
+    workspace: str
+    mark: str
+    """On the GPU that was asked for: measured, assumed, or calibrated if --calibrate measured each call."""
+    evidence: str
+    seen: str
+    """Where the rule was measured: architecture, torch and cuDNN; empty where it never was."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryForecast:
     """The answer of a dry-run."""
 
@@ -128,6 +144,8 @@ class MemoryForecast:
     """Operators without a measured or derived rule, and the bytes they hold at the peak."""
     preparation: int = 0
     """The highest allocated bytes before the first step, which `allocated` leaves out."""
+    rules: tuple[RuleUsed, ...] = ()
+    """How CUDA runs operators of the job otherwise than their shapes say, and how that is known."""
 
     @property
     def highest(self) -> int:

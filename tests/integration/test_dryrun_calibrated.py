@@ -17,6 +17,7 @@ from fsdp_doctor.memory.calibrate import Calibrated, calibrate, with_table
 from fsdp_doctor.memory.calibration import Table, write
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.replay import Replay
+from fsdp_doctor.tables.gpu_memory import product
 
 MODELS = """
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -118,6 +119,21 @@ def test_a_recurrent_layer_is_measured_as_a_whole(tmp_path: Path) -> None:
     grown = replace(entry, during=(111 << 10, 222 << 10), kept=333 << 10)
     done = with_table(asked, replace(AMPERE, entries=(grown,)), sm=80, deadline=100)
     assert {111 << 10, 222 << 10, 333 << 10} <= set(done.events.sizes)
+
+
+@pytest.mark.timeout(300)
+def test_a_job_names_its_rules_and_how_they_stand_on_the_gpu(
+    made: tuple[Job, Calibrated], replayed: dict[str, Replay]
+) -> None:
+    before, after = (forecast(replayed[k], made[0], product("A100 80GB")).rules for k in ("without", "with"))
+    flash = "aten::_scaled_dot_product_flash_attention_backward"
+    marks = {r.operator: (r.mark, r.seen) for r in before}
+    assert marks[flash] == ("assumed", "sm 90, torch 2.11")
+    assert marks["aten::scaled_dot_product_attention"] == ("assumed", "")
+    assert {r.operator: r.mark for r in after}["aten::scaled_dot_product_attention"] == "calibrated"
+    assert {r.mark for r in forecast(replayed["without"], made[0], product("H100 80GB")).rules} == {
+        "measured"
+    }
 
 
 def operators(done: Replay) -> set[str]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from . import used
+
 LOWER = (
     "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc",
     "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "prelu",
@@ -88,6 +90,7 @@ class Autocast:
         without = self._without
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            used.note("autocast")
             with torch._C._ExcludeDispatchKeyGuard(without):
                 return operator(*treat(operator, args, kwargs)[0], **kwargs)
 

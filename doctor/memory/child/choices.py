@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import recurrent_weights
+from . import recurrent_weights, used
 from .recurrent import Recurrence
 
 aten = torch.ops.aten
@@ -72,7 +72,15 @@ class Choices:
     def install(self) -> None:
         """Replace the kernels."""
         recurrent_weights.install()
-        for name, kernel in {
+        for name, kernel in self.kernels().items():
+            operator = name.partition(".")[0]
+            if hasattr(aten, operator):
+                noted = _noting(f"aten::{operator}", kernel)
+                self._library.impl(name, noted, "AutogradCPU", allow_override=True)
+
+    def kernels(self) -> dict[str, Any]:
+        """By operator and overload."""
+        return {
             "dropout": dropout,
             "dropout_": dropout_,
             "rms_norm": rms_norm,
@@ -81,10 +89,7 @@ class Choices:
             "scaled_dot_product_attention": self.attention,
             "_grouped_mm": grouped_mm,
             **self.recurrence.kernels(),
-        }.items():
-            if not hasattr(aten, name.partition(".")[0]):
-                continue
-            self._library.impl(name, kernel, "AutogradCPU", allow_override=True)
+        }
 
     def attention(
         self,
@@ -152,6 +157,18 @@ class Choices:
         return aten._scaled_dot_product_attention_math(
             q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
+
+
+def _noting(operator: str, kernel: Any) -> Any:
+    """The kernel, which is noted where it does not just hand on its input, as a dropout of nothing does."""
+
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        out = kernel(x, *args, **kwargs)
+        if out is not x or operator == "aten::dropout_":
+            used.note(operator)
+        return out
+
+    return run
 
 
 def _heads(q: Any, k: Any, v: Any, grouped: bool) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import used
 from .tracker import Tracker
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
@@ -33,6 +34,7 @@ class DataParallel:
     def __init__(
         self, model: torch.nn.Module, tracker: Tracker, given: Mapping[str, Any] | None = None
     ) -> None:
+        used.note("ddp")
         given = given or {}
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._tracker = tracker

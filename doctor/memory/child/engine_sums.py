@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from . import used
+
 aten = torch.ops.aten
 ANYWHERE = frozenset(
     (
@@ -36,7 +38,10 @@ def in_place(func: Any) -> bool:
         running = torch._C._current_autograd_node()
         if running is None or running.name() != node:
             return False
-    return called_by_engine(3)
+    found = called_by_engine(3)
+    if found:
+        used.note("gradient sums")
+    return found
 
 
 def called_by_engine(above: int = 2) -> bool:

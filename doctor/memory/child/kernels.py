@@ -1,7 +1,7 @@
 """Memory that CUDA kernels take for the time of one call, and workspaces that library handles keep.
 
 Each rule gives bytes for one call. Which rules were measured and which are assumed is said in
-`fsdp_doctor.tables.substitutions`; the constants here are the ones of that table, handed over in the job.
+`fsdp_doctor.tables.substitutions`, which has an entry for each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import convolutions
+from . import attention_spaces, convolutions, used
 from .reductions import buffers
 
 aten = torch.ops.aten
@@ -47,13 +47,13 @@ class Kernels:
         self.processors = int(gpu.get("processors", 132))
         self.lt_workspace = int(gpu.get("cublaslt_workspace", MIB))
         self._lt: set[bool] = set()
-        self._rules: dict[str, Rule] = {
+        self.rules: dict[str, Rule] = {
             "convolution": convolutions.forward,
             "convolution_backward": partial(convolutions.backward, self.processors),
-            "_scaled_dot_product_flash_attention_backward": _flash_backward,
-            "_scaled_dot_product_cudnn_attention": _cudnn_forward,
-            "_scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
-            "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+            "_scaled_dot_product_flash_attention_backward": attention_spaces.flash_backward,
+            "_scaled_dot_product_cudnn_attention": attention_spaces.cudnn_forward,
+            "_scaled_dot_product_cudnn_attention_backward": attention_spaces.cudnn_backward,
+            "_scaled_dot_product_efficient_attention_backward": attention_spaces.efficient_backward,
             "embedding_dense_backward": _embedding_backward,
             "_softmax_backward_data": _softmax_backward,
             "_grouped_mm": _grouped_mm,
@@ -69,38 +69,51 @@ class Kernels:
             "binary_cross_entropy_with_logits": self._logits_loss,
             "logsumexp": _logsumexp,
             "topk": _topk,
-            "_scaled_dot_product_efficient_attention": _efficient_forward,
+            "_scaled_dot_product_efficient_attention": attention_spaces.efficient_forward,
             **dict.fromkeys(SUMS, self._reduction),
             **dict.fromkeys(CHOICES, self._choice),
         }
+        self.kept = {aten.addmm.default: self._of_bias}
+        """What a library's handle keeps from the first call on."""
+        self.larger = {
+            aten.mse_loss.default: _elements,
+            aten.smooth_l1_loss.default: _elements,
+            aten.native_layer_norm.default: _statistics,
+        }
+        """Results whose storage on a GPU is larger."""
 
     def workspaces(self, func: Any, args: Any, in_backward: bool) -> Iterator[tuple[int, str]]:
         """Workspaces that this call is the first to need; each thread has library handles of its own."""
-        if func is aten.addmm.default and args[0].dim() == 1 and in_backward not in self._lt:
-            self._lt.add(in_backward)
-            yield self.lt_workspace, "cublasLt workspace"
+        rule = self.kept.get(func)
+        if rule is not None:
+            yield from rule(args, in_backward)
+
+    def _of_bias(self, args: Any, in_backward: bool) -> Iterator[tuple[int, str]]:
+        if args[0].dim() == 1:
+            used.note("aten::addmm")
+            if in_backward not in self._lt:
+                self._lt.add(in_backward)
+                yield self.lt_workspace, "cublasLt workspace"
 
     def temporaries(self, func: Any, args: Any, kwargs: Any) -> Sequence[Sequence[int]]:
         """Bytes of the blocks that the call takes beside its results and gives back, stage by stage."""
         schema = getattr(func, "_schema", None)
         if schema is None:
             return ()
-        rule = self._rules.get(schema.name[6:])
+        name = schema.name
+        rule = self.rules.get(name[6:]) if name.startswith("aten::") else None
         if rule is None:
             return ()
+        used.note(name)
         found = rule(*args, **kwargs)
         return found if found and isinstance(found[0], tuple) else (found,)
 
     def results(self, func: Any, args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
-        """Results whose storage on a GPU is larger, with its bytes.
-
-        Losses lay out their elements first and then make the same storage a scalar. Statistics of a layer
-        norm are float32, which the CPU keeps in the input's type.
-        """
-        if func in (aten.mse_loss.default, aten.smooth_l1_loss.default) and _reduces(args, kwargs):
-            yield out, nbytes(args[0])
-        if func is aten.native_layer_norm.default:
-            yield from ((t, t.numel() * 4) for t in out[1:] if t.dtype in HALF)
+        """Results whose storage on a GPU is larger, with its bytes."""
+        rule = self.larger.get(func)
+        if rule is not None:
+            used.note(func._schema.name)
+            yield from rule(args, kwargs, out)
 
     def _loss(self, x: Any, target: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
         """The elements' losses before they are reduced."""
@@ -123,6 +136,17 @@ class Kernels:
         made = buffers(x, dims, self.processors, ACCUMULATORS.get(dtype, 4))
         widened = dtype != x.dtype and not (x.dtype in HALF and dtype == torch.float32)
         return (x.numel() * dtype.itemsize, *made) if widened else made
+
+
+def _elements(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """Losses lay out their elements first and then make the same storage a scalar."""
+    if _reduces(args, kwargs):
+        yield out, nbytes(args[0])
+
+
+def _statistics(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """Those of a layer norm are float32, which the CPU keeps in the input's type."""
+    yield from ((t, t.numel() * 4) for t in out[1:] if t.dtype in HALF)
 
 
 def _group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, *_: Any) -> Sequence[int]:
@@ -181,44 +205,6 @@ def _grouped_mm(x: Any, *_: Any, **__: Any) -> Sequence[int]:
 
 def _softmax_backward(go: Any, output: Any, *_: Any, **__: Any) -> Sequence[int]:
     return (nbytes(output),)
-
-
-def _flash_backward(go: Any, q: Any, k: Any, v: Any, out: Any, *_: Any, **__: Any) -> Sequence[int]:
-    b, h, t, d = q.shape
-    rows, columns = -(-t // 128) * 128, -(-d // 32) * 32
-    copies = [nbytes(x) for x in (go, out) if not x.transpose(1, 2).is_contiguous()]
-    return (*copies, b * h * rows * 4, b * rows * h * columns * 4)  # softmax_d, dq accumulated in fp32
-
-
-def _cudnn_forward(*_: Any, **__: Any) -> Sequence[int]:
-    return (256,)
-
-
-def _cudnn_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[int]:
-    """fp32 dq, one value per row; with fewer heads of k and v than of q, dk and dv for every head of q."""
-    b, h, t, d = q.shape
-    shared = b * h * k.shape[2] * (d + v.shape[3]) * q.element_size() if k.shape[1] != h else 0
-    return (b * h * t * 4 + b * h * t * d * 4 + 256 + shared,)
-
-
-def _efficient_forward(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[int]:
-    """Wide heads do not fit a kernel's registers: the result is summed in fp32 first."""
-    wide = v.shape[-1]
-    return (q.numel() // q.shape[-1] * wide * 4,) if wide > 256 and q.element_size() == 2 else ()
-
-
-def _efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[Any]:
-    b, h, t, d = q.shape
-    block = 128 if q.element_size() == 2 and d > 64 else 64
-    rows = -(-t // block) * block
-    wide = 64 if d <= 64 else 128 if d <= 128 else d
-    space = b * h * (rows * wide * 4 + rows // block * 16)
-    if d > 128:
-        space = space * 5 // 2
-    delta = b * h * t * 4
-    if q.dtype == torch.float32:
-        return ((nbytes(q), delta, delta), (delta, space))
-    return (delta, space)
 
 
 def _embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int]:

@@ -17,6 +17,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
+from . import used
+
 
 def install() -> None:
     """Let modules flatten the weights of fake tensors."""
@@ -52,6 +54,7 @@ def _flatten(module: Any) -> None:
     kind, device = weights[0].dtype, weights[0].device
     if not all(_movable(w, kind) for w in weights) or len({w.data_ptr() for w in weights}) != len(weights):
         return
+    used.note("flatten_parameters")
     with torch.no_grad():
         buffer, at = torch.zeros(sum(w.numel() for w in weights), dtype=kind, device=device), 0
         for w in _ordered(weights):

@@ -8,7 +8,7 @@ import torch
 import torch._logging
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import ctc
+from . import ctc, used
 from .building import batch_function, batch_of, model_of
 from .calibrated import CalibratedChoices, CalibratedKernels, Calibration
 from .casting import Autocast
@@ -83,6 +83,7 @@ class Replay:
             "order": order.entered,
             "assumed": tracker.assumed.listed(),
             "cudnn": versions()["cudnn"],
+            "rules": sorted(used.RULES),
             **calibration.listed(),
         }
 

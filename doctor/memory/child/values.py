@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import ctc, operand_types, shares
+from . import ctc, operand_types, shares, used
 from .known import computed, follow, shadow, worth
 
 if TYPE_CHECKING:
@@ -79,7 +79,17 @@ def intercept(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | A
             tracker.failed_in = tracker.where.words()
             raise RuntimeError(wrong)
     handler = HANDLERS.get(func)
-    return None if handler is None else handler(tracker, func, args, kwargs)
+    if handler is None:
+        return None
+    answer = handler(tracker, func, args, kwargs)
+    if answer is not None and sized(handler):
+        used.note(func._schema.name)
+    return answer
+
+
+def sized(handler: Any) -> bool:
+    """Whether a handler decides about memory."""
+    return handler is not _scalar
 
 
 def _scalar(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:

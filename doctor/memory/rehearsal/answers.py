@@ -80,7 +80,7 @@ def _followed(job: Rehearse, done: Outcome, gpu: Product | None) -> tuple[Memory
     if not steps(simulate(events).phases):
         return None, 0
     stands_for = Job(model=job.name, batch=None, world_size=job.world_size)
-    found = forecast(Replay(events, {}), stands_for, gpu, another=False)
+    found = forecast(Replay(events, {"rules": done.result.get("rules")}), stands_for, gpu, another=False)
     after = [m for m in found.timeline if m.step]
     before = [m for m in found.timeline if not m.step]
     init = max((m.peak for m in before), default=0)

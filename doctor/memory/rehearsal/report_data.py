@@ -58,5 +58,6 @@ def data(found: Rehearsal) -> dict[str, object]:
         "step_seconds": [round(s, 4) for s in found.step_seconds],
         "seconds_per_step": typical_seconds(found.step_seconds),
         "unknown_operators": [{"operator": o, "bytes": b} for o, b in f.unknown_operators],
+        "substitutions": [asdict(r) for r in f.rules],
     }
     return told

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .. import runtime
+from .. import runtime, used
 from ..casting import Autocast
 from ..choices import Choices
 from ..kernels import Kernels
@@ -56,7 +56,7 @@ class Replayed:
     def result(self, folder: str) -> dict[str, object]:
         """The events go to a file, their names into the answer."""
         self.events.write(os.path.join(folder, "events.bin"))
-        return {**self.events.header(), "torch": str(torch.__version__)}
+        return {**self.events.header(), "torch": str(torch.__version__), "rules": sorted(used.RULES)}
 
 
 def _naming(tracker: devices.DeviceTracker) -> None:
