@@ -131,6 +131,7 @@ LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
     for first, pattern, take in (
         ("[", r"\[(?:[Gg]lobal[_ -]?)?(?:[Rr]ank|RANK)[ :=_]{0,2}(?P<n>\d{1,6})\]:? ?", _number("rank")),
         ("[", r"\[(?:local[_ -]?rank|LOCAL_RANK)[ :=_]{0,2}(?P<n>\d{1,5})\]:? ?", _number("local_rank")),
+        ("[", r"\[R(?P<n>\d{1,6})\]:? ?", _number("rank")),
         ("(", r"\((?:[Rr]ank|RANK)[ :=_]{0,2}(?P<n>\d{1,6})\):? ?", _number("rank")),
         ("[", r"\[(?P<role>[A-Za-z_]{1,20})(?P<n>\d{1,5})(?:\|rank\d+)?\]: ?", _number("local_rank")),
         ("[", r"\[[^\]|]{1,30}\|rank(?P<n>\d{1,6})\]: ?", _number("rank")),
@@ -188,7 +189,7 @@ LAYERS: tuple[tuple[str, re.Pattern[str], Take], ...] = tuple(
         ("", r"(?:[Rr]ank|RANK)[ _:=-]?(?P<n>\d{1,6})(?:\]|:| \||\|| -) ?", _number("rank")),
         (
             "",
-            r"(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\s{0,8}[:|-] ?|\s+(?=\S))(?:(?![Rr]ank:|RANK:)[\w.]+:(?=\S))?",
+            r"(?P<sev>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\s{0,8}[:|-] ?|\s+(?=\S))(?:(?![Rr]ank:|RANK:)[\w.]+:(?=\S)|[a-z_]\w*(?:\.[a-z_]\w*)+(?<!error)(?<!timeout): (?=\S))?",
             _level,
         ),
         ("", r"(?P<host>[\w.-]*\w-\d+) +\| ", _pod),
