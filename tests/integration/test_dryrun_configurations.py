@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,15 @@ MATRIX, GATHERED, SHARD = 16 * MIB, 8 * MIB, 2 * MIB
 P, S = 6 * MATRIX, 6 * SHARD
 """All parameters in float32, and one rank's shard of them."""
 EVERY = {"wrap": ("Block", "Linear"), "model_args": {"layers": 8}}
+ROUTED = {"model": "routed", "batch_args": {"rows": 8192}}
+"""8192 rows of 8 KiB for four experts: 8 MiB of rows for each, where they are chosen evenly."""
+TUNED = {
+    "model": "tuned",
+    "batch": f"{MODELS}:tuned_batch",
+    "wrap": ("LlamaDecoderLayer",),
+    "param_dtype": None,
+    "reduce_dtype": None,
+}
 JOBS: dict[str, dict[str, object]] = {
     "fsdp2": {},
     "fsdp2 fused": {"optimizer": "adamw_fused"},
@@ -61,6 +72,11 @@ JOBS: dict[str, dict[str, object]] = {
     "fsdp1 lora flat": {"model": "adapted", "wrap": ("Adapted",), "use_orig_params": False},
     "fsdp1 frozen": {"model": "frozen"},
     "fsdp1 ignored": {"model_args": {"kept": True}, "ignored": ("Kept",)},
+    "fsdp2 routed": {**ROUTED, "imbalance": 2.0},
+    "fsdp2 routed 3": {**ROUTED, "imbalance": 3.0},
+    "fsdp2 routed 16": {**ROUTED, "imbalance": 16.0},
+    "fsdp2 tuned": TUNED,
+    "fsdp1 tuned": TUNED,
     "ddp": {},
     "ddp views": {"gradient_as_bucket_view": True},
     "ddp no sync": {"accumulate": 2, "no_sync": True, "gradient_as_bucket_view": True},
@@ -72,7 +88,8 @@ def a_job(name: str, model: str = "net", **more: object) -> Job:
     given: dict[str, object] = {"world_size": 8, "api": api}
     if api != "ddp":
         given |= {"wrap": ("Block",), "param_dtype": "bfloat16", "reduce_dtype": "float32"}
-    job = Job(f"{MODELS}:{model}", f"{MODELS}:batch", **{**given, **more})  # type: ignore[arg-type]
+    given["batch"] = f"{MODELS}:batch"
+    job = Job(f"{MODELS}:{model}", **{**given, **more})  # type: ignore[arg-type]
     job.validate()
     return job
 
@@ -215,6 +232,33 @@ def test_ignored_parameters_are_whole(of: type[Replayed], api: str) -> None:
     first, last = of(f"{api} ignored").steps
     assert first.after_backward == 2 * (S + MATRIX) + BATCH
     assert 0 <= last.after_backward - (4 * (S + MATRIX) + BATCH) < 16384  # norms that clipping leaves
+
+
+def test_the_busiest_expert_counts_where_its_gradients_are(of: type[Replayed]) -> None:
+    """All rows are kept whoever gets them. In backward the busiest expert's come first: the gradient of its
+    output takes the place of its output, that of its input comes on top. It cannot get more than four shares."""
+    busy = [of(f"fsdp2 routed{n}") for n in ("", " 3", " 16")]
+    for less, more in pairwise(busy):
+        assert abs(more.after("forward") - less.after("forward")) < MIB // 16  # indices, and whole rows
+        assert abs(more.peak("backward") - less.peak("backward") - 8 * MIB) < MIB // 16
+
+
+def test_lora_of_peft(of: type[Replayed]) -> None:
+    """Each of two layers has 10 Mi elements in matrices, 2 Ki in norms and LoRA's 4 x 64 Ki; the root 2 Mi and 1 Ki.
+
+    Under FSDP1 the optimizer's state follows what of the trained parameters lies in rank 0's part of a layer:
+    q's two factors, since the first eighth ends in k.
+    """
+    if find_spec("peft") is None:
+        pytest.skip("needs peft")
+    factors = 4 * (4 << 16) // 8  # bytes of a rank's part of one layer's
+    layers, root = 2 * (10 * MIB + 2048 + (4 << 16)), 2 * MIB + 1024
+    held = 4 * (layers + root) // 8 + 2 * 512 + 1024  # two buffers of rotary positions, the batch
+    assert of("fsdp2 tuned").steps[0].after_backward == held + 2 * factors
+    assert of("fsdp2 tuned").last.after_backward == held + 6 * factors
+    whole = of("fsdp1 tuned")
+    assert whole.steps[0].after_backward == held + 4 * layers // 8
+    assert whole.last.after_backward - whole.steps[0].after_backward == 2 * 2 * 4 * (2 << 16)
 
 
 def test_bucket_views_spare_the_gradients(of: type[Replayed]) -> None:

@@ -81,7 +81,7 @@ def intercept(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | A
     handler = HANDLERS.get(func)
     if handler is None:
         return None
-    answer = handler(tracker, func, args, kwargs)
+    answer: Answer | Arguments | None = handler(tracker, func, args, kwargs)
     if answer is not None and sized(handler):
         used.note(func._schema.name)
     return answer
