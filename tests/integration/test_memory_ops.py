@@ -20,7 +20,7 @@ print("FOUND " + json.dumps([{**asdict(f), "off": f.off} for f in compare([])]))
 """
 EXACT = (
     "rms_norm", "layer_norm", "group_norm", "linear", "bmm", "einsum", "softmax", "cross_entropy", "mse", "l1",
-    "smooth_l1", "bce_logits", "logsumexp", "gather", "index_select", "dropout", "optim", "cat", "gelu",
+    "smooth_l1", "bce_logits", "logsumexp", "gather", "index_select", "dropout", "optim", "cat", "gelu", "unfold",
 )  # fmt: skip
 """Operators whose every measured call is met."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import attention_spaces, convolutions, used
+from . import attention_spaces, convolutions, indices, used
 from .reductions import buffers
 
 aten = torch.ops.aten
@@ -30,13 +30,6 @@ SUMS = ("sum", "mean", "linalg_vector_norm", "norm", "prod")
 CHOICES = ("amax", "amin", "any", "all", "max", "min")
 """Reductions that keep the type of what they reduce."""
 ACCUMULATORS = {torch.int64: 8, torch.float64: 8, torch.bool: 1, torch.uint8: 1}
-LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
-"""Rows, and the length of a row from which several blocks look for its largest values."""
-SORTED_FROM = 3072
-"""Indices above which the gradient of an embedding is made by sorting them."""
-ROWS_PER_THREAD = 10
-MANY_TO_A_SEGMENT = 64
-"""Indices to a row of the table from which its gradient needs no parts; seen at 128, not at 16."""
 
 
 class Kernels:
@@ -54,21 +47,23 @@ class Kernels:
             "_scaled_dot_product_cudnn_attention": attention_spaces.cudnn_forward,
             "_scaled_dot_product_cudnn_attention_backward": attention_spaces.cudnn_backward,
             "_scaled_dot_product_efficient_attention_backward": attention_spaces.efficient_backward,
-            "embedding_dense_backward": _embedding_backward,
+            "embedding_dense_backward": indices.embedding_backward,
+            "_embedding_bag_backward": indices.bag_backward,
+            "im2col": _im2col,
             "_softmax_backward_data": _softmax_backward,
             "_grouped_mm": _grouped_mm,
             "native_batch_norm_backward": _batch_norm_backward,
             "native_group_norm": _group_norm,
             "native_group_norm_backward": _group_norm_backward,
-            "_index_put_impl_": _index_put,
-            "index_put_": _index_put,
-            "index_put": _index_put,
+            "_index_put_impl_": indices.put,
+            "index_put_": indices.put,
+            "index_put": indices.put,
             "mse_loss": self._loss,
             "smooth_l1_loss": self._loss,
             "huber_loss": self._loss,
             "binary_cross_entropy_with_logits": self._logits_loss,
             "logsumexp": _logsumexp,
-            "topk": _topk,
+            "topk": indices.topk,
             "_scaled_dot_product_efficient_attention": attention_spaces.efficient_forward,
             **dict.fromkeys(SUMS, self._reduction),
             **dict.fromkeys(CHOICES, self._choice),
@@ -79,6 +74,8 @@ class Kernels:
             aten.mse_loss.default: _elements,
             aten.smooth_l1_loss.default: _elements,
             aten.native_layer_norm.default: _statistics,
+            aten.col2im.default: _col2im,
+            aten._embedding_bag.default: indices.bag_results,
         }
         """Results whose storage on a GPU is larger."""
 
@@ -149,6 +146,16 @@ def _statistics(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]
     yield from ((t, t.numel() * 4) for t in out[1:] if t.dtype in HALF)
 
 
+def _im2col(x: Any, *_: Any, **__: Any) -> Sequence[int]:
+    """The result begins with its input's size and is made larger (Im2Col.cu)."""
+    return (nbytes(x),)
+
+
+def _col2im(args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """The result begins with its input's size, and keeps it when it is made smaller (Col2Im.cu)."""
+    yield out, max(nbytes(args[0]), nbytes(out))
+
+
 def _group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, *_: Any) -> Sequence[int]:
     """Scale and shift of each channel of each sample, in float32 (group_norm_kernel.cu)."""
     return (4 * n * c, 4 * n * c)
@@ -181,17 +188,6 @@ def _logsumexp(x: Any, dims: Any, *_: Any, **__: Any) -> Sequence[Any]:
     return ((rows, rows), (rows, nbytes(x), rows))
 
 
-def _topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
-    """Counts of digits, where several blocks share the rows: few long rows, or very many."""
-    long = int(x.shape[dim]) if x.dim() else 1
-    rows = int(x.numel()) // max(1, long)
-    shared = next((least for most, least in LONG_ROWS if rows <= most), 400)
-    if long < shared:
-        return ()
-    blocks = rows * -(-long // 16384)
-    return (4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
-
-
 def _length(x: Any, dims: Any) -> int:
     n = 1
     for d in [dims] if isinstance(dims, int) else dims or range(x.dim()):
@@ -207,31 +203,9 @@ def _softmax_backward(go: Any, output: Any, *_: Any, **__: Any) -> Sequence[int]
     return (nbytes(output),)
 
 
-def _embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int]:
-    n = int(indices.numel())
-    if n <= SORTED_FROM:
-        return ()
-    segments = min(n, int(rows))
-    parts = n // ROWS_PER_THREAD + segments
-    width = -(-int(go.shape[-1]) // 32) * 32
-    sums = parts * width * 4
-    if n // segments >= MANY_TO_A_SEGMENT:  # added to the gradient at once, which has to be fp32 then
-        sums = segments * width * 4 if go.element_size() == 2 else 0
-    return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, sums)
-
-
 def _batch_norm_backward(go: Any, x: Any, weight: Any, mean: Any, *_: Any, **__: Any) -> Sequence[int]:
     """CUDA's check of types, which the CPU lets pass: cast parameters beside buffers that are not."""
     if weight is not None and mean is not None and weight.dtype in HALF and mean.dtype != weight.dtype:
         names = {torch.bfloat16: "BFloat16", torch.float16: "Half"}
         raise RuntimeError(f"Expected running_mean to have type {names[weight.dtype]} but got Float")
     return ()
-
-
-def _index_put(
-    x: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any, **__: Any
-) -> Sequence[int]:
-    if not accumulate:
-        return ()
-    n = max((int(i.numel()) for i in indices if i is not None), default=0)
-    return (8 * n,) * 5

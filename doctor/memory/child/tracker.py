@@ -117,7 +117,7 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
     def _widen(self, out: torch.Tensor, size: int, operator: str) -> None:
         """A result whose storage is larger than the result."""
         entry = self.live.get(out.untyped_storage()._cdata)
-        if entry is not None and not entry.host and entry.block >= 0:
+        if entry is not None and not entry.host:
             self._drop(entry.block)
             entry.block = self._new(size, operator)
 

@@ -88,4 +88,20 @@ ENTRIES = (
         workspace="indices three times, counts, partial sums in fp32",
         by_call=True,
     ),
+    Substitution(
+        ("aten::_embedding_bag", "aten::_embedding_bag_backward"),
+        "sorts the indices, except for the largest of a bag",
+        MEASURED,
+        "1 call met to the byte",
+        saves="the bag of each index",
+        workspace="as for an embedding",
+        by_call=True,
+    ),
+    Substitution(
+        ("aten::im2col", "aten::col2im"),
+        "results of the input's size first, which are then made larger, or keep their storage",
+        MEASURED,
+        "unfold in bf16 and fp32 met to the byte",
+        workspace="the input's size; a smaller result keeps the storage of its input's size",
+    ),
 )

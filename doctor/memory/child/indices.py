@@ -1,0 +1,71 @@
+"""What kernels that work by indices take for one call: embeddings, the largest values, scattering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+"""Rows, and the length of a row from which several blocks look for its largest values."""
+SORTED_FROM = 3072
+"""Indices above which the gradient of an embedding is made by sorting them."""
+ROWS_PER_THREAD = 10
+MANY_TO_A_SEGMENT = 64
+"""Indices to a row of the table from which its gradient needs no parts; seen at 128, not at 16."""
+
+
+def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int]:
+    """Parts of the gradient's sums, where the indices are sorted (Embedding.cu)."""
+    return _sorted(go, int(indices.numel()), int(rows)) if indices.numel() > SORTED_FROM else ()
+
+
+def bag_results(args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """The bag of each index, which the CPU needs only for some modes (EmbeddingBag.cu)."""
+    yield out[1], int(args[1].numel()) * 8
+
+
+def bag_backward(
+    go: Any,
+    indices: Any,
+    _offsets: Any,
+    _of: Any,
+    _sizes: Any,
+    _most: Any,
+    rows: Any,
+    _scale: Any,
+    mode: Any,
+    sparse: Any,
+    *_: Any,
+) -> Sequence[int]:
+    """As for an embedding, however few there are; the largest of a bag (mode 2) has its gradient at once."""
+    n = int(indices.numel())
+    return () if int(mode) == 2 or sparse or not n else _sorted(go, n, int(rows))
+
+
+def _sorted(go: Any, n: int, rows: int) -> Sequence[int]:
+    segments = min(n, rows)
+    parts = n // ROWS_PER_THREAD + segments
+    width = -(-int(go.shape[-1]) // 32) * 32
+    sums = parts * width * 4
+    if n // segments >= MANY_TO_A_SEGMENT:  # added to the gradient at once, which has to be fp32 then
+        sums = segments * width * 4 if go.element_size() == 2 else 0
+    return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, sums)
+
+
+def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
+    """Counts of digits, where several blocks share the rows: few long rows, or very many."""
+    long = int(x.shape[dim]) if x.dim() else 1
+    rows = int(x.numel()) // max(1, long)
+    shared = next((least for most, least in LONG_ROWS if rows <= most), 400)
+    if long < shared:
+        return ()
+    blocks = rows * -(-long // 16384)
+    return (4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
+
+
+def put(x: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any, **__: Any) -> Sequence[int]:
+    """Indices as numbers, sorted, where values are added up."""
+    if not accumulate:
+        return ()
+    n = max((int(i.numel()) for i in indices if i is not None), default=0)
+    return (8 * n,) * 5
