@@ -13,12 +13,13 @@ CALIBRATED = "calibrated"
 def rules_used(about: Mapping[str, object], sm: int) -> tuple[RuleUsed, ...]:
     """Of a replay's answer, by operator."""
     found: list[RuleUsed] = []
-    covered = _texts(about, "covered")
+    covered, cudnn = _texts(about, "covered"), about.get("cudnn")
+    here = cudnn if isinstance(cudnn, int) else None
     for operator in _texts(about, "rules"):
         of = entry(operator, sm)
         if of is None:
             continue
-        mark = CALIBRATED if operator in covered else of.stands(sm)
+        mark = CALIBRATED if operator in covered else of.stands(sm, here)
         found.append(RuleUsed(operator, of.kernel, of.saves, of.workspace, mark, of.evidence, of.seen))
     return tuple(found)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from . import used
 from .calls import Calls
 from .choices import Choices
 from .kernels import Kernels
@@ -62,7 +63,10 @@ class CalibratedKernels(Kernels):
         entry = self._calibration.find(func, args, kwargs) if hasattr(func, "_schema") else None
         if entry is None:
             return super().temporaries(func, args, kwargs)
-        self._kept.setdefault(func._schema.name, int(entry["kept"]))
+        name = func._schema.name
+        if name.removeprefix("aten::") in self.rules:
+            used.note(name)
+        self._kept.setdefault(name, int(entry["kept"]))
         return (tuple(entry["during"]),)
 
 

@@ -34,9 +34,10 @@ class Substitution:
     sm: tuple[int, ...] = (90,)
     """Architectures that the mark holds for. For others the entry is taken alike, as an assumption."""
 
-    def stands(self, sm: int) -> str:
-        """The mark on an architecture."""
-        return self.mark if sm in self.sm else ASSUMED
+    def stands(self, sm: int, cudnn: int | None = None) -> str:
+        """The mark on an architecture, and with a cuDNN as its version number where it is known."""
+        other = bool(self.cudnn) and cudnn is not None and release(cudnn) != self.cudnn
+        return ASSUMED if other or sm not in self.sm else self.mark
 
     @property
     def seen(self) -> str:
@@ -45,3 +46,9 @@ class Substitution:
             return ""
         cudnn = f", cuDNN {self.cudnn}" if self.cudnn else ""
         return f"sm {', '.join(map(str, self.sm))}, torch {self.torch}{cudnn}"
+
+
+def release(cudnn: int) -> str:
+    """Major and minor of cuDNN's version number: 91900 is 9.19, 8902 is 8.9."""
+    major = 10_000 if cudnn >= 90_000 else 1_000
+    return f"{cudnn // major}.{cudnn % major // 100}"

@@ -22,6 +22,7 @@ from fsdp_doctor.tables.substitutions import (
     entry,
     known,
 )
+from fsdp_doctor.tables.substitutions.entry import release
 
 RULES = """
 import importlib.util, json, sys
@@ -89,6 +90,13 @@ def test_what_calibrating_measures() -> None:
     assert not any(map(known, UNMEASURED)) and all(known(o) for o in OPERATORS if "::" in o)
 
 
+@pytest.mark.parametrize(
+    ("number", "said"), [(91900, "9.19"), (91002, "9.10"), (8902, "8.9"), (90100, "9.1")]
+)
+def test_versions_of_cudnn(number: int, said: str) -> None:
+    assert release(number) == said
+
+
 def test_how_the_rules_of_a_job_stand() -> None:
     about = {
         "rules": ["aten::convolution", "aten::lstm", "aten::rms_norm", "aten::scaled_dot_product_attention"],
@@ -103,4 +111,7 @@ def test_how_the_rules_of_a_job_stand() -> None:
     assert there["scaled_dot_product_attention"].seen == "" and "flash before cuDNN" in (
         there["scaled_dot_product_attention"].kernel
     )
+    older = {r.operator.removeprefix("aten::"): r.mark for r in rules_used({**about, "cudnn": 91002}, 90)}
+    assert (older["lstm"], older["rms_norm"]) == ("assumed", "measured"), "cuDNN chooses anew in each version"
+    assert {r.mark for r in rules_used({**about, "cudnn": 91900}, 90)} == {"calibrated", "measured"}
     assert rules_used({}, 90) == () == rules_used({"rules": ["acme::scale"]}, 90)
