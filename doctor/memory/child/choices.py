@@ -13,6 +13,7 @@ import torch
 
 from . import recurrent_weights, used
 from .recurrent import Recurrence
+from .recurrent_cells import gru_cell, lstm_cell
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -66,7 +67,7 @@ class Choices:
     def __init__(self, gpu: dict[str, Any]) -> None:
         self.sm = int(gpu.get("sm", 90))
         self.cudnn_attention = bool(gpu.get("cudnn_attention", self.sm // 10 in (9, 10)))
-        self.recurrence = Recurrence(int(gpu.get("processors", 132)))
+        self.recurrence = Recurrence(self.sm, int(gpu.get("processors", 132)))
         self._library = torch.library.Library("aten", "IMPL")
 
     def install(self) -> None:
@@ -88,6 +89,8 @@ class Choices:
             "log_softmax.int": log_softmax,
             "scaled_dot_product_attention": self.attention,
             "_grouped_mm": grouped_mm,
+            "lstm_cell": lstm_cell,
+            "gru_cell": gru_cell,
             **self.recurrence.kernels(),
         }
 

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from .tracker import Tracker
 
 
+LARGE = 450
+"""Of LossCTC.cu: steps, batch and classes from which on the gradient is made in several parts."""
+
+
 def install() -> None:
     """Take lengths that are lists as tensors: torch writes lists into a tensor, which a fake cannot be."""
     real = torch.ctc_loss
@@ -45,9 +49,23 @@ def forward(tracker: Tracker, scores: Any, length: int) -> tuple[Any, Any]:
     return made
 
 
-def backward(tracker: Tracker, scores: Any, table: Any) -> Any:
-    """The gradient of the scores; beside it there is a second table for the time of the call."""
+def backward(tracker: Tracker, scores: Any, table: Any, zero_infinity: bool) -> Any:
+    """The gradient of the scores; beside it there is a second table for the time of the call.
+
+    Where the problem is large, other operators sum what blanks add, which takes their part of the table
+    twice, and with `zero_infinity` the gradient is selected from a first one.
+    """
     made = scores.new_empty(scores.shape)
     tracker.watch(made.untyped_storage(), "aten::_ctc_loss_backward")
-    tracker.during((table.numel() * table.element_size(),), "aten::_ctc_loss_backward")
+    item, steps, classes = table.element_size(), int(scores.shape[0]), int(scores.shape[-1])
+    second, batch = table.numel() * item, int(table.shape[0])
+    stages = [(second,)]
+    if 2 * steps + 24 * batch // 10 + 2 * classes // 10 > LARGE:
+        rows = batch * steps * item
+        blanks = rows * ((int(table.shape[2]) + 1) // 2)
+        stages.append((second, blanks, rows, blanks, rows))
+        if zero_infinity:
+            stages.append((second, scores.numel() * item))
+    for stage in stages:
+        tracker.during(stage, "aten::_ctc_loss_backward")
     return made

@@ -174,7 +174,7 @@ def _ctc(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
 
 
 def _ctc_backward(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
-    return Answer(ctc.backward(tracker, args[1], args[6]))
+    return Answer(ctc.backward(tracker, args[1], args[6], bool(args[8]) if len(args) > 8 else False))
 
 
 def rescued(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:

@@ -39,8 +39,6 @@ SUBSTITUTIONS: tuple[Substitution, ...] = (*attention.ENTRIES, *layers.ENTRIES, 
 
 UNMEASURED = frozenset(
     (
-        "aten::_thnn_fused_lstm_cell",
-        "aten::_thnn_fused_gru_cell",
         "aten::_fft_r2c",
         "aten::_fft_c2c",
         "aten::_fft_c2r",
