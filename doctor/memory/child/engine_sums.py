@@ -20,6 +20,7 @@ ANYWHERE = frozenset(
         aten.scatter.src,
         aten.scatter.value,
         aten.scatter_add.default,
+        aten.masked_scatter.default,
         aten.index_add.default,
         aten.index_put.default,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import attention_spaces, convolutions, indices, used
+from . import attention_spaces, convolutions, indices, transforms, used
 from .reductions import buffers
 
 aten = torch.ops.aten
@@ -65,6 +65,7 @@ class Kernels:
             "logsumexp": _logsumexp,
             "topk": indices.topk,
             "_scaled_dot_product_efficient_attention": attention_spaces.efficient_forward,
+            **transforms.RULES,
             **dict.fromkeys(SUMS, self._reduction),
             **dict.fromkeys(CHOICES, self._choice),
         }
@@ -75,6 +76,7 @@ class Kernels:
             aten.smooth_l1_loss.default: _elements,
             aten.native_layer_norm.default: _statistics,
             aten.col2im.default: _col2im,
+            aten.log_sigmoid_forward.default: _log_sigmoid,
             aten._embedding_bag.default: indices.bag_results,
         }
         """Results whose storage on a GPU is larger."""
@@ -144,6 +146,11 @@ def _elements(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
 def _statistics(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
     """Those of a layer norm are float32, which the CPU keeps in the input's type."""
     yield from ((t, t.numel() * 4) for t in out[1:] if t.dtype in HALF)
+
+
+def _log_sigmoid(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """The buffer that the CPU keeps for backward is empty."""
+    yield out[1], 0
 
 
 def _im2col(x: Any, *_: Any, **__: Any) -> Sequence[int]:

@@ -160,6 +160,7 @@ def _masked(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
         tracker.assumed.note("masked_select", f"{n} of {source.numel()} elements")
     out = source.new_empty(n)
     tracker.watch(out.untyped_storage(), "aten::masked_select")
+    tracker.during((8 * n * max(source.dim(), mask.dim()),), "aten::masked_select")  # as from nonzero
     return Answer(out)
 
 
