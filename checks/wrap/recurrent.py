@@ -22,14 +22,15 @@ def recurrent_layers(facts: Facts, options: Options) -> Iterator[Finding]:
     What: Looks for LSTM, GRU and RNN layers that train under FSDP2 in float32, float16 or float64.
     Why: On a GPU the first forward moves the gathered weights into one buffer for cuDNN. FSDP2 keeps its
         parameter objects and gathers into the buffers that it made for them, so that no later forward sees
-        an update: the layer stands still while its optimizer goes on, without an error, and a checkpoint holds
-        other weights than those that the losses came from. The buffer is never freed either: the layer is
-        whole on every rank. FSDP1 and DDP are not concerned, nor is bfloat16, for which torch makes no buffer.
+        an update: the layer stands still while its optimizer goes on, without an error, and a checkpoint
+        holds other weights than those that made the losses. The buffer is never freed either: the layer is
+        whole on every rank. FSDP1 and DDP are not concerned, nor is bfloat16, which has no such buffer.
     Fix: Turn the buffer off on the layer before its first forward: `layer.flatten_parameters = lambda: None`.
         cuDNN then copies the weights in each call. Or gather in bfloat16.
-    Sources: Seen on an H200 (torch 2.11) with LSTM, GRU and RNN; torch/nn/modules/rnn.py (_update_flat_weights, flatten_parameters);
-        torch/distributed/fsdp/_fully_shard/_fsdp_param.py (init_unsharded_param returns early after the
-        first all-gather); aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn_flatten_weight: set_data).
+    Sources: Seen on an H200 (torch 2.11) with LSTM, GRU and RNN; torch/nn/modules/rnn.py
+        (_update_flat_weights, flatten_parameters); torch/distributed/fsdp/_fully_shard/_fsdp_param.py
+        (init_unsharded_param returns early after the first all-gather);
+        aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn_flatten_weight: set_data).
     """
     plan = facts[UnitPlan]
     if plan.api != "fsdp2":
