@@ -103,7 +103,7 @@ def _needed(found: Rehearsal, f: MemoryForecast) -> str:
 
 
 def _words(u: Unwritten) -> str:
-    held = f", {size(u.bytes)} of tensors" if u.bytes is not None else ""
+    held = f", {size(u.bytes)} of tensors" if u.bytes else ""
     times = f", {u.times} times" if u.times > 1 else ""
     return f"{u.path} ({u.how}{held}{times})"
 

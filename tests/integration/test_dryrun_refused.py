@@ -60,6 +60,9 @@ class Net(nn.Module):
         if self.what == "int": return x.mean().long()
         if self.what == "targets": return F.cross_entropy(x, torch.zeros(8, dtype=torch.int32))
         if self.what == "kbd": raise KeyboardInterrupt
+        if self.what == "checks":
+            assert not torch.isnan(x).any() and not x.isinf().any(), "no numbers"
+            while x.norm() > 1: x = x / 2
         return x.square().mean()
 
 def batch(device): return torch.randn(8, 64, device=device),
@@ -175,10 +178,11 @@ WRONG: dict[str, tuple[str, str, dict[str, object]]] = {
     "expected target dtype to be Long or Byte, but got int32": ("net", "batch", {"what": "targets"}),
     "KeyboardInterrupt": ("net", "batch", {"what": "kbd"}),
 }
-GOOD = {
-    "mapping": ("net", "matching"),
-    "another folder": ("goes_away", "batch"),
-    "a copy": ("copies", "batch"),
+GOOD: dict[str, tuple[str, str, dict[str, object]]] = {
+    "mapping": ("net", "matching", {}),
+    "another folder": ("goes_away", "batch", {}),
+    "a copy": ("copies", "batch", {}),
+    "checks of values, and a loop until they are small": ("net", "batch", {"what": "checks"}),
 }
 
 
@@ -203,8 +207,8 @@ def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, R
         asked[name] = Job(f"{models}:{name}", f"{models}:batch", 8)
     for words, (model, batch, more) in WRONG.items():
         asked[words] = Job(f"{models}:{model}", f"{models}:{batch}", 8, more)
-    for name, (model, batch) in GOOD.items():
-        asked[name] = Job(f"{models}:{model}", f"{models}:{batch}", 8)
+    for name, (model, batch, more) in GOOD.items():
+        asked[name] = Job(f"{models}:{model}", f"{models}:{batch}", 8, more)
     package = models.parent / "package" / "nets.py"
     asked["relative"] = Job(f"{package}:net", f"{package}:batch", 8)
     folder = tmp_path_factory.mktemp("replays")

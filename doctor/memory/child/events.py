@@ -41,7 +41,7 @@ class Events:
     def __init__(self) -> None:
         self._columns = [array(code) for _, code in COLUMNS]
         self.operators, self.modules, self.streams = Names(), Names(), Names()
-        self.blocks = self._rows = 0
+        self.blocks = self.marks = self._rows = 0
         self.modules.number("")
 
     def __len__(self) -> int:
@@ -67,6 +67,7 @@ class Events:
 
     def mark(self, moment: str) -> None:
         """A moment of the training loop."""
+        self.marks += 1
         self.row(MARK, -1, 0, 0, self.operators.number(moment), 0)
 
     def write(self, path: str) -> None:

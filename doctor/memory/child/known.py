@@ -12,6 +12,8 @@ from . import shares
 MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 17
 """Elements up to which values are followed."""
 UNSET = ("empty", "new_empty")
+NEVER = frozenset((torch.ops.aten.isnan.default, torch.ops.aten.isinf.default))
+"""Values without values are numbers: a check for others goes on as in a job that trains."""
 
 
 def shadow(tensor: Any) -> Any:
@@ -67,6 +69,10 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     for tensor in written:
         if getattr(tensor, "_doctor_value", None) is not None:
             tensor._doctor_value = None
+    if func in NEVER and isinstance(out, FakeTensor):
+        with torch._C._DisableTorchDispatch():
+            out._doctor_value = torch.zeros((), dtype=torch.bool).expand(out.shape)
+        return
     if isinstance(out, (torch.Tensor, tuple, list)):
         shares.follow(func, args, out)
 

@@ -23,6 +23,7 @@ def patch(tracker: Tracker, offload: bool = False) -> None:
     _propagation(tracker)
     label_buffers(tracker)
     _no_tracing()
+    tracker.waiting.follow_draws()
 
 
 def _no_tracing() -> None:

@@ -28,6 +28,7 @@ from .engine_sums import in_place
 from .events import Events
 from .kernels import Kernels
 from .storages import Storages, tensors
+from .waiting import Waiting
 
 aten = torch.ops.aten
 prim_device = torch.ops.prim.device.default
@@ -43,6 +44,7 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         Storages.__init__(self, events)
         self.kernels = kernels
         self.assumed = values.Assumed()
+        self.waiting = Waiting()
         self.seen: dict[str, int] = {}
         self.running: Any = None
         self.failed_in = ""

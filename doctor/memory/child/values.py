@@ -100,7 +100,10 @@ def _scalar(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | Non
             return Answer(known.item())
     if _inside("grad_scaler.py"):
         return Answer(0.0)  # no infinity was found: a step is never skipped
-    value: object = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+    if tensor.dtype == torch.bool:
+        value: object = tracker.waiting.condition(tracker.events.marks)
+    else:
+        value = 1.0 if tensor.is_floating_point() else 1
     tracker.assumed.note(".item()", f"{value} of {str(tensor.dtype).replace('torch.', '')}")
     return Answer(value)
 

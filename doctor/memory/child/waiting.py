@@ -59,8 +59,8 @@ class Waiting:
 def draws(elements: int, mean: float, std: float, a: float, b: float) -> int:
     """How many draws are expected to leave some of the elements to be drawn anew.
 
-    torch draws from the normal distribution where [a, b] holds more than 0.3 of it, else from [a, b], of which
-    it keeps as many as the density allows.
+    torch draws from the normal distribution where [a, b] holds more than 0.3 of it, else evenly from [a, b],
+    of which it keeps as many as the density allows.
     """
     kept = (math.erf((b - mean) / (std * math.sqrt(2))) - math.erf((a - mean) / (std * math.sqrt(2)))) / 2
     if kept <= 0.3:

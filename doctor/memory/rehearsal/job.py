@@ -41,7 +41,7 @@ class Rehearse:
     @property
     def name(self) -> str:
         """The script or module, as it was named."""
-        return self.script or f"-m {self.module}"
+        return self.script or f"{self.module}"
 
     def to_json(self) -> dict[str, object]:
         """For the child."""

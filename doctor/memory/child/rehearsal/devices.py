@@ -28,7 +28,6 @@ CUDA = torch.device("cuda", 0)
 HOST = torch.device("cpu")
 LARGEST_HOST = 256 << 20
 """Bytes of a host tensor above which it is fake too: nobody waits for a table of random numbers."""
-NEVER = frozenset((aten.isnan.default, aten.isinf.default))
 
 
 def translated(value: Any) -> Any:
@@ -75,9 +74,6 @@ class DeviceTracker(Tracker):
         for tensor in tensors(out):
             if isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu":
                 self.watch(tensor.untyped_storage(), operator, share, tensor.fake_device != GPU)
-        if func in NEVER and isinstance(out, FakeTensor) and values.shadow(out) is None:
-            with torch._C._DisableTorchDispatch():
-                out._doctor_value = torch.zeros((), dtype=torch.bool).expand(out.shape)
 
     def _moved(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """A real tensor on the GPU; torch would keep one of a single element where it was."""

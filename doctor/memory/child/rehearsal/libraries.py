@@ -46,6 +46,7 @@ def install(notes: Notes, faking: bool) -> None:
     sys.meta_path.insert(0, _Finder(after))
     if faking:
         _compile(notes)
+        _profilers(notes)
 
 
 def _quiet(name: str, notes: Notes) -> Callable[[ModuleType], None]:
@@ -170,3 +171,45 @@ def _compile(notes: Notes) -> None:
         compiled(self, **kwargs)
 
     torch.nn.Module.compile = compile_in_place
+
+
+class _Nothing(str):
+    """What a profiler that saw nothing says: an empty table, and no events."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _silent(name)
+
+
+def _silent(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return lambda *_, **__: _Nothing()
+
+
+def _profilers(notes: Notes) -> None:
+    """A profile of fake tensors is of no use, and each of their operators is many to a profiler."""
+
+    class Profile:
+        """In place of a profiler; no handler of traces is called."""
+
+        step_num = 0
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            notes.add("handled", "the profiler: nothing is recorded, on_trace_ready is not called")
+
+        def __getattr__(self, name: str) -> Any:
+            return _silent(name)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def step(self) -> None:
+            """The next step begins."""
+            self.step_num += 1
+
+    profilers: Any = torch.profiler
+    profilers.profile = profilers.profiler.profile = Profile
+    torch.autograd.profiler.profile = Profile

@@ -22,13 +22,14 @@ SMALL = 64 << 20
 
 
 def size_of(tree: Any) -> int:
-    """Bytes of the tensors in a state dictionary."""
-    seen: set[int] = set()
+    """Bytes of the tensors in a state dictionary; tied ones are saved once."""
+    seen: set[tuple[int, int, int]] = set()
     total = 0
     for tensor in tensors(tree):
         for local in _local(tensor):
-            if id(local) not in seen:
-                seen.add(id(local))
+            part = local.untyped_storage()._cdata, local.storage_offset(), local.numel()
+            if part not in seen:
+                seen.add(part)
                 total += local.numel() * local.element_size()
     return total
 

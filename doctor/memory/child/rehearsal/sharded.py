@@ -77,7 +77,10 @@ def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
         self.device_ids, self.output_device, self.process_group = [0], 0, kwargs.get("process_group")
         self.require_backward_grad_sync = True
         self._rules = DataParallel(module, tracker, {k: kwargs[k] for k in OPTIONS if kwargs.get(k)})
-        notes.add("assumed", "DistributedDataParallel's reducer by its rules: it is no Python")
+        notes.add(
+            "assumed",
+            "DistributedDataParallel: its reducer is C++, and followed by its rules",
+        )
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
