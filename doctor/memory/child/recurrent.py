@@ -37,7 +37,7 @@ class Recurrent(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, shape: Any, flat: Any, x: Any, hx: Any, cx: Any, *params: Any) -> Any:
         """Steps first. Gives the output and the last hidden state, for an LSTM the last cell state too."""
         straight = x.contiguous()
-        out = x.new_empty((*x.shape[:-1], shape.hidden * shape.directions))
+        out = x.new_empty((*x.shape[:-1], int(hx.shape[-1]) * shape.directions))  # or projected
         last = [torch.empty_like(h) for h in (hx, cx) if h is not None]
         pieces = params[0].detach() if flat else x.new_empty(shape.weights)
         space = _space(shape.workspace())
@@ -148,8 +148,10 @@ class Recurrence:
         if dropout and layers > 1 and self._random is None:
             self._random = _space(self._gpu["processors"] * STATE_PER_PROCESSOR)
         measured = self._measured(kind, x, states, params, layers, dropout, both) if padded else None
-        on_chip = persistent(kind, x, states[0], layers, both, padded, self._gpu)
-        shape = Shape(kind, x, states[0], params, layers, both, dropout, measured, on_chip)
+        cell = states[1] if kind == "lstm" else states[0]  # which a projection leaves as wide as the gates
+        projected = cell.shape[-1] != states[0].shape[-1]
+        on_chip = not projected and persistent(kind, x, cell, layers, both, padded, self._gpu)
+        shape = Shape(kind, x, cell, params, layers, both, dropout, measured, on_chip)
         return Recurrent.apply(shape, flat, x, *states, *params)
 
     def _measured(
