@@ -10,6 +10,8 @@ LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (40
 SORTED_FROM = 3072
 """Indices above which the gradient of an embedding is made by sorting them."""
 ROWS_PER_THREAD = 10
+SORTED_AT_ONCE = 4096
+"""Elements of a row that one block sorts by itself."""
 MANY_TO_A_SEGMENT = 64
 """Indices to a row of the table from which its gradient needs no parts; seen at 128, not at 16."""
 
@@ -61,6 +63,14 @@ def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
         return ()
     blocks = rows * -(-long // 16384)
     return (4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
+
+
+def sort(x: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
+    """Places as numbers, and second buffers of values and places, where rows are long."""
+    dim = kwargs.get("dim", next((a for a in args if type(a) is int), -1))
+    n = int(x.numel())
+    long = int(x.shape[dim]) if x.dim() else 1
+    return (8 * n, (x.element_size() + 8) * n) if long > SORTED_AT_ONCE else ()
 
 
 def put(x: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any, **__: Any) -> Sequence[int]:

@@ -64,6 +64,7 @@ class Kernels:
             "binary_cross_entropy_with_logits": self._logits_loss,
             "logsumexp": _logsumexp,
             "topk": indices.topk,
+            "sort": indices.sort,
             "_scaled_dot_product_efficient_attention": attention_spaces.efficient_forward,
             **transforms.RULES,
             **dict.fromkeys(SUMS, self._reduction),
