@@ -1,8 +1,8 @@
 """Figures of `fsdp-doctor dryrun`: time and memory at scale, and errors against what GPUs measured.
 
 `python -m bench.memory speed` replays a 7B model on 64 ranks and a 70B model on 1,024.
-`python -m bench.memory accuracy [SET…] [--write]` compares the cases of fixtures/memory_truth (shared more hf own ranks) with
-their truth; with `--write` it writes docs/dryrun-accuracy.md.
+`python -m bench.memory accuracy [SET…] [--write]` compares the cases of fixtures/memory_truth (shared more hf own ranks
+ranks_more) with their truth; with `--write` it writes docs/dryrun-accuracy.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ ABOUT = """# Predicted against measured peaks
 Written by `python -m bench.memory accuracy --write`. Truth: one H200, torch 2.11 + CUDA 13.0, cuDNN 9.19, rank 0 of N
 over a fake process group (DDP: over NCCL), three steps. Errors are predicted over measured, less one. `shared`, `more`
 and `hf` are the cases that the replay was first compared with; `own` are models and options measured afterwards;
-`ranks` ran on so many GPUs of one host, over NCCL (rank 0; the other ranks are the further runs).
+`ranks` ran on so many GPUs of one host, over NCCL, and those of `ranks_more` shared one GPU, each as a host of its own
+(rank 0; the other ranks are the further runs).
 
 `dryrun --on-gpu` measured 20 of them again, evenly chosen from `shared`, `more` and `own` (FSDP2 and FSDP1, 258 moments
 of two steps): the peak was the predicted one to the byte in 18 and within 0.0001 % in two; no peak of a moment was off
@@ -103,7 +104,7 @@ def accuracy(names: list[str], write: bool) -> None:
         kept = [
             r
             for r in (
-                row(c, t, e, more.get(f"{name}/{c['id']}", ()))
+                row(c, t, e, more.get(f"{name}/{c['id']}", t.get("ranks", ())[1:]))
                 for (c, t), e in zip(cases, found, strict=True)
             )
             if r is not None

@@ -11,6 +11,9 @@ from fsdp_doctor.memory.events import EventList
 from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import simulate, steps
 
+WARM = 64 << 20
+"""Bytes that cuBLAS had taken before the model came, the same in every run that noted them."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -108,7 +111,7 @@ def buckets(rows: list[Row]) -> list[str]:
 
 def held(measured: Mapping[str, object]) -> int:
     """What the allocator held at most, less what cuBLAS had taken before the model came."""
-    return _bytes(measured["reserved"]) - (_bytes(measured["base"]) >> 21 << 21)
+    return _bytes(measured["reserved"]) - (_bytes(measured.get("base", WARM)) >> 21 << 21)
 
 
 def _bytes(value: object) -> int:
