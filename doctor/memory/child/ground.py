@@ -14,6 +14,7 @@ from torch import nn
 
 from .data_parallel import DataParallel
 from .offload import offload
+from .shard_steps import of_shards
 from .tracker import Tracker
 
 
@@ -42,6 +43,9 @@ class Ground(Protocol):
 
     def buffer(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer of a module where the module runs."""
+
+    def stepping(self, made: torch.optim.Optimizer) -> Any:
+        """What steps in an optimizer's place: it has `step` and `zero_grad`."""
 
     def before_forward(self) -> None:
         """A microbatch begins."""
@@ -87,6 +91,10 @@ class FakeGround:
     def buffer(self, buffer: torch.Tensor) -> Any:
         """See `Ground`."""
         return torch.zeros(buffer.shape, dtype=buffer.dtype, device="cpu")
+
+    def stepping(self, made: torch.optim.Optimizer) -> Any:
+        """See `Ground`: the same on the shards, at a fraction of the time."""
+        return of_shards(made)
 
     def before_forward(self) -> None:
         """See `Ground`."""

@@ -87,6 +87,10 @@ class RealGround:
             return buffer.zero_()
         return torch.zeros_like(buffer, device=self.device)
 
+    def stepping(self, made: torch.optim.Optimizer) -> Any:
+        """See `Ground`: the optimizer itself."""
+        return made
+
     def before_forward(self) -> None:
         """See `Ground`: nothing that torch does not do itself."""
 

@@ -99,7 +99,8 @@ class Loop:
         self.batch, self.named = arguments(sharded.model, batch)
         self.hint = unnamed(sharded.model, batch) if self.batch else ""
         """What is said of the batch where the model does not get along with it."""
-        self.optimizer = optimizer(sharded.model, job.get("optimizer", "adamw"))
+        made = optimizer(sharded.model, job.get("optimizer", "adamw"))
+        self.optimizer = sharded.ground.stepping(made)
         self.accumulate = int(job.get("accumulate") or 1)
         cast = job.get("autocast")
         self.cast = torch.autocast(sharded.ground.device, getattr(torch, cast)) if cast else None
