@@ -114,11 +114,27 @@ def int8():
     return net
 
 def net(**kw): return Net(**kw)
+def reckons():
+    rates = [r.item() for r in torch.linspace(0, 0.5, 3)]
+    assert rates == [0, 0.25, 0.5] and torch.arange(3).tolist() == [0, 1, 2] and torch.ones(2).numpy().sum() == 2
+    counts = torch.zeros(3)
+    counts[1] = 4
+    size = int(torch.tensor([2, 4]).prod()) * int(counts.sum()) * len(counts.nonzero())
+    assert (counts >= 0).all() and torch.rand(2).sum().item() < 2 and counts.cpu().unique().numel() == 2
+    net = Net()
+    net.mid = nn.Linear(64, 2 * size)
+    return net
+def looks(): return Net(nn.Linear, Net().mid.weight.abs().max().item())
 def leaves(): os._exit(7)
 def asks(): return Net(nn.Linear, input())
 def hub():
     from huggingface_hub import snapshot_download
     snapshot_download("nobody/nothing")
+def curl():
+    import subprocess
+    subprocess.run("cd /tmp && curl -fsSL https://example.com/weights.pt -o weights.pt", shell=True)
+    return Net()
+def stops(): sys.exit("no such configuration")
 def nothing(): pass
 def a_class(): return Net
 def goes_away():
@@ -158,7 +174,11 @@ REFUSED = {
 WRONG: dict[str, tuple[str, str, dict[str, object]]] = {
     "os._exit(7) is called": ("leaves", "batch", {}),
     "reads standard input": ("asks", "batch", {}),
+    "make the ones that the model reads with device='cpu'": ("looks", "batch", {}),
     "needs the network": ("hub", "batch", {}),
+    "curl is started while the model is built (it needs the network": ("curl", "batch", {}),
+    "it ends the process and says: no such configuration": ("stops", "batch", {}),
+    "has no function 'nett'; did you mean net?": ("nett", "batch", {}),
     "returned None and not a torch.nn.Module": ("nothing", "batch", {}),
     "returned the class Net": ("a_class", "batch", {}),
     "have the types float32 and float64": ("net", "double", {}),
@@ -179,6 +199,7 @@ WRONG: dict[str, tuple[str, str, dict[str, object]]] = {
     "KeyboardInterrupt": ("net", "batch", {"what": "kbd"}),
 }
 GOOD: dict[str, tuple[str, str, dict[str, object]]] = {
+    "sizes reckoned with tensors": ("reckons", "batch", {}),
     "mapping": ("net", "matching", {}),
     "another folder": ("goes_away", "batch", {}),
     "a copy": ("copies", "batch", {}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .constants import Constants, Literals, forget
 from .loading import HfLoss, Refused, call, function, hf_batch
 from .refusals import KIND, inspect, unwrapped
 from .sharding import dtype
@@ -16,7 +17,7 @@ def model_of(job: dict[str, Any]) -> torch.nn.Module:
     """The model on meta tensors, whatever its size. Raises `Refused`."""
     spec, args = job["model"], job.get("model_args") or {}
     factory: Any = HfLoss(spec[3:]) if spec.startswith("hf:") else function(spec, "model")
-    with torch.device("meta"), unwrapped():
+    with torch.device("meta"), unwrapped(), Constants(), Literals():
         model = call(factory, args, "model")
     if not isinstance(model, torch.nn.Module):
         staged = type(model).__module__.startswith("torch.distributed.pipelining")
@@ -27,6 +28,7 @@ def model_of(job: dict[str, Any]) -> torch.nn.Module:
             place_of_function(factory),
         )
     inspect(model)
+    forget(model.buffers())
     if job.get("dtype"):
         model = model.to(dtype(job["dtype"]))
     return model

@@ -8,8 +8,20 @@ import traceback
 NO_GPU = ("not compiled", "not linked", "nvidia driver", "_cuda_")
 WHILE_BUILT = "while the model is built"
 """What a refused connection says; libraries wrap the exception in ones of their own."""
-OFFLINE = (WHILE_BUILT, "offline", "couldn't connect", "max retries", "outgoing traffic has been disabled")
-NO_VALUES = (".numpy() is not supported for tensor subclasses", "can't convert meta tensor to numpy")
+OFFLINE = (
+    WHILE_BUILT,
+    "offline",
+    "couldn't connect",
+    "max retries",
+    "outgoing traffic has been disabled",
+    "no internet connection",
+)
+NO_VALUES = (
+    ".numpy() is not supported for tensor subclasses",
+    "can't convert meta tensor to numpy",
+    "cannot be called on meta tensors",
+    "cannot copy out of meta tensor",
+)
 
 PIPELINE = "pipeline parallelism is not modelled: return the module of one stage"
 GPU = "it asks for a GPU: leave the device to the doctor, which places the module and the batch"
@@ -17,6 +29,7 @@ NETWORK = "it needs the network: build the model from a configuration, without d
 REAL = "it builds real tensors: leave the device to the doctor, under which they take no memory"
 INPUT = "it reads standard input, which is empty here: give what it asks for with --model-args"
 VALUES = "tensors have shapes and no values here"
+UNBUILT = f"{VALUES}: make the ones that the model reads with device='cpu'"
 DEVICE = "it is called with the device and the arguments of --batch-args"
 
 
@@ -65,7 +78,7 @@ def hint(error: BaseException, what: str = "") -> str:
     elif isinstance(error, EOFError):
         found = INPUT
     elif any(w in lower for w in NO_VALUES):
-        found = VALUES
+        found = UNBUILT if what == "model" else VALUES
     elif what == "batch" and isinstance(error, TypeError) and "positional argument" in text:
         found = DEVICE
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:

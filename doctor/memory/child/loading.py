@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import os
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .fences import end_copy
-from .hints import WHILE_BUILT, hint, said, unmodelled
+from .hints import hint, said, unmodelled
+from .offline import Offline, no_network
 
+__all__ = ["HERE", "HfLoss", "Offline", "Refused", "call", "function", "hf_batch", "no_network", "one_line"]
 HERE = os.getcwd()
 """Where the doctor was called: files are named from here, wherever the user's code goes."""
 
@@ -37,11 +40,10 @@ def function(spec: str, what: str) -> Callable[..., Any]:
     end_copy()
     found = getattr(module, name, None)
     if not callable(found):
-        near = ", ".join(n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n)))
-        raise Refused(
-            what,
-            f"{what} {spec}: {source} has no function {name!r}" + (f"; it has {near}"[:300] if near else ""),
-        )
+        names = [n for n in vars(module) if not n.startswith("_") and callable(getattr(module, n))]
+        near = difflib.get_close_matches(name, names, 3)
+        other = f"; did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(names)}"[:300]
+        raise Refused(what, f"{what} {spec}: {source} has no function {name!r}" + (other if names else ""))
     return found  # type: ignore[no-any-return]
 
 
@@ -100,10 +102,18 @@ def call(factory: Callable[..., Any], args: dict[str, Any], what: str, *first: o
 def _reraise(error: BaseException, what: str, saying: str) -> Any:
     if isinstance(error, Refused):
         raise error
-    text = f"{type(error).__name__}: {said(error)}".strip().rstrip(":")
+    text = ended(error) or f"{type(error).__name__}: {said(error)}".strip().rstrip(":")
     kind = "unmodelled" if unmodelled(error) else what
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
     raise Refused(kind, f"{saying}: {one_line(text)}{hint(error, what)}", user_place(error), trace) from None
+
+
+def ended(error: BaseException) -> str:
+    """What `exit()` in the user's code says; "" for every other exception."""
+    if not isinstance(error, SystemExit):
+        return ""
+    said = f"with code {error.code or 0}" if error.code is None or isinstance(error.code, int) else ""
+    return f"it ends the process {said or f'and says: {error.code}'}"
 
 
 def one_line(text: str) -> str:
@@ -135,32 +145,6 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
 def _foreign(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     own, importing = os.path.dirname(os.path.abspath(__file__)), os.path.dirname(importlib.__file__)
     return [f for f in frames if not f.filename.startswith((own, importing, "<"))]
-
-
-class Offline(OSError):
-    """A connection was tried."""
-
-
-def no_network(during: str = WHILE_BUILT) -> None:
-    """Refuse every connection that leaves the machine: a factory must not download anything here."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event == "socket.connect":
-            address = args[1]
-            if isinstance(address, tuple) and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
-                raise Offline(f"connection to {address[0]}:{address[1]} {during}")
-        elif event == "socket.getaddrinfo" and str(args[0]) not in (
-            "127.0.0.1",
-            "::1",
-            "localhost",
-            "None",
-            "",
-        ):
-            raise Offline(f"look-up of {args[0]} {during}")
-
-    sys.addaudithook(hook)
 
 
 class HfLoss:
