@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import shares
 
-MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 17
+MOST_INTEGERS, MOST_FLOATS = 1 << 24, 1 << 24
 """Elements up to which values are followed."""
 UNSET = ("empty", "new_empty")
 NEVER = frozenset((torch.ops.aten.isnan.default, torch.ops.aten.isinf.default))

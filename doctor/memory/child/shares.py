@@ -67,3 +67,10 @@ def count(mask: Any, imbalance: float) -> int:
     if choice is not None and abs(share * choice.experts - 1) < 1e-9:
         share *= choice.factor(imbalance)
     return min(elements, max(1, int(elements * share)))
+
+
+def even(n: int, experts: int, bins: int) -> torch.Tensor:
+    """How often each bin is met by `n` values that are spread evenly over the first `experts`."""
+    with torch._C._DisableTorchDispatch():
+        place = torch.arange(bins)
+        return torch.where(place < experts, n // experts + (place < n % experts), 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import ctc, operand_types, shares, used
+from . import branches, ctc, operand_types, shares, used
 from .known import computed, follow, shadow, worth
 
 if TYPE_CHECKING:
@@ -98,10 +98,11 @@ def _scalar(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | Non
     if known is not None and known.numel() == 1:
         with torch._C._DisableTorchDispatch():
             return Answer(known.item())
-    if _inside("grad_scaler.py"):
+    if branches.inside("grad_scaler.py"):
         return Answer(0.0)  # no infinity was found: a step is never skipped
     if tensor.dtype == torch.bool:
-        value: object = tracker.waiting.condition(tracker.events.marks)
+        calm = branches.unraised()
+        value: object = tracker.waiting.condition(tracker.events.marks) if calm is None else calm
     else:
         value = 1.0 if tensor.is_floating_point() else 1
     tracker.assumed.note(".item()", f"{value} of {str(tensor.dtype).replace('torch.', '')}")
@@ -181,6 +182,31 @@ def _ctc_backward(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer
     return Answer(ctc.backward(tracker, args[1], args[6], bool(args[8]) if len(args) > 8 else False))
 
 
+def _equal(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
+    """torch.equal: what a check asks, or whether two tensors could be equal."""
+    if args[0].shape != args[1].shape:
+        return Answer(False)
+    known = computed(func, args, kwargs)
+    if known is not None:
+        return Answer(known)
+    calm = branches.unraised()
+    tracker.assumed.note("equal", str(calm is not False))
+    return Answer(calm is not False)
+
+
+def _bincount(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
+    """How often each expert was chosen: by all the same."""
+    choice = getattr(args[0], "_choice", None)
+    if choice is None or shadow(args[0]) is not None or (len(args) > 1 and args[1] is not None):
+        return None
+    bins, n = max(choice.experts, args[2] if len(args) > 2 else 0), int(args[0].numel())
+    tracker.assumed.note("bincount", f"{n} values in {choice.experts} bins")
+    out = torch.empty(bins, dtype=torch.long)
+    out._doctor_value = shares.even(n, choice.experts, bins)
+    tracker.watch(out.untyped_storage(), "aten::bincount")
+    return Answer(out)
+
+
 def rescued(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
     """The result of an operator without a shape-only form, where the values of all its inputs are known."""
     real = computed(func, args, kwargs)
@@ -199,17 +225,6 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def _inside(file: str) -> bool:
-    frame: Any = sys._getframe(2)
-    for _ in range(14):
-        if frame is None:
-            return False
-        if frame.f_code.co_filename.endswith(file):
-            return True
-        frame = frame.f_back
-    return False
-
-
 HANDLERS: dict[Any, Any] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked,
@@ -218,6 +233,8 @@ HANDLERS: dict[Any, Any] = {
     aten.index_put.default: _index,
     aten.index_put_.default: _index,
     aten._index_put_impl_.default: _index,
+    aten.equal.default: _equal,
+    aten.bincount.default: _bincount,
     aten._ctc_loss.default: _ctc,
     aten._ctc_loss.Tensor: _ctc,
     aten._ctc_loss_backward.default: _ctc_backward,
