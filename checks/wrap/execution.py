@@ -14,7 +14,7 @@ from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, info, ok, 
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 
-UNKNOWN = "the order of execution is not known: no forward ran"
+UNKNOWN = "the order of execution is not known: no forward ran to its end"
 ENABLE = "give --batch, or leave out --plan-only"
 
 

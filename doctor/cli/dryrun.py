@@ -37,6 +37,7 @@ from fsdp_doctor.report.describe import counts_words
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 from fsdp_doctor.subjects.memory import MemoryAnswer, ReplayProblem
 from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
+from fsdp_doctor.subjects.rehearsal import Rehearsal
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 from fsdp_doctor.tables.gpu_memory import DEFAULT_PROCESSORS, DEFAULT_SM, GIB, PROCESSORS, Product
 
@@ -216,6 +217,10 @@ def _left(settings: Settings, began: float) -> float | None:
 
 def _judged(facts: Facts, settings: Settings) -> tuple[Result, ...]:
     wanted = chosen(settings)
-    checks = [c for c in registry().checks if c.family in FAMILIES and wanted.includes(c.code)]
+    checks = [
+        c
+        for c in registry().checks
+        if c.family in FAMILIES and Rehearsal not in c.needs and wanted.includes(c.code)
+    ]
     results = run_checks(checks, facts, Options())
     return suppress(results, known_suppressions(settings), datetime.now(timezone.utc).date())

@@ -153,7 +153,7 @@ def job_of(own: dict[str, object]) -> Job:
         model_args=json_object("--model-args", own["model_args"]),
         batch_args=json_object("--batch-args", own["batch_args"]),
         api=str(own["api"]),
-        strategy=str(own["strategy"]),
+        strategy=strategy_of(str(own["strategy"])),
         shard_size=_int(own["shard_size"]) if own["shard_size"] is not None else None,
         wrap=_classes(own["wrap"]),
         checkpoint=_classes(own["checkpoint"]),
@@ -197,6 +197,12 @@ def gpu_of(own: dict[str, object]) -> Product | None:
             f"--gpu {said}: no such GPU in the table; say its memory in GiB, or one of: {', '.join(names())}"
         )
     return found
+
+
+def strategy_of(said: str) -> str:
+    """In capitals, as torch writes it; accelerate, transformers and Lightning write full_shard."""
+    name = said.strip().upper().replace("-", "_")
+    return f"_{name}" if name == "HYBRID_SHARD_ZERO2" else name
 
 
 def _int(value: object) -> int:

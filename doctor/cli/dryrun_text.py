@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fsdp_doctor.cli.dryrun_units import parameters
 from fsdp_doctor.cli.rules_text import rules_text
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
@@ -30,7 +31,7 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
     page.paragraph(
         [
             (
-                f"{plan.elements / 1e9:.3f}B parameters in {len(plan.units)} "
+                f"{parameters(plan.elements)} parameters in {len(plan.units)} "
                 f"unit{'s' if len(plan.units) > 1 else ''}, "
                 f"rank 0 of {plan.world_size} ({plan.api} {plan.strategy}{group})",
                 "bold",

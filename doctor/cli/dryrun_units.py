@@ -59,7 +59,7 @@ def _rows(plan: UnitPlan) -> Iterator[tuple[str, ...]]:
         yield (
             name,
             unit.kind,
-            f"{size.elements / 1e6:,.3f}M",
+            parameters(size.elements),
             _size(size.gathered),
             _size(size.shard),
             f"{size.padding - 1:.1%}" if size.wasted else "-",
@@ -82,8 +82,16 @@ def _notes(plan: UnitPlan) -> list[str]:
             said[p.unit].append(f"{p.name} = {p.other_names[0]}")
     ignored = sum(p.elements for p in plan.parameters if p.ignored)
     if ignored and said:
-        said[0].append(f"{ignored / 1e6:,.3f}M ignored, whole on every rank")
+        said[0].append(f"{parameters(ignored)} ignored, whole on every rank")
     return [", ".join(words) for words in said]
+
+
+def parameters(n: int) -> str:
+    """A number of parameters, to four digits or more."""
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if n >= unit:
+            return f"{n / unit:,.3f}{name}"
+    return str(n)
 
 
 def _size(n: int) -> str:

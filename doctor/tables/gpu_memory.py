@@ -60,6 +60,8 @@ PRODUCTS: tuple[Product, ...] = (
 )
 """First match wins."""
 FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:GiB|G|GB)?\s*\Z", re.IGNORECASE)
+JOINED = re.compile(r"(RTX|NVIDIA|TESLA)(?=[A-Z0-9])", re.IGNORECASE)
+"""Words that are written without a space behind them."""
 DEFAULT_SM, DEFAULT_PROCESSORS = 90, 132
 """Of a GPU that is named by its memory alone."""
 PROCESSORS = {70: 80, 75: 40, 80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 103: 160, 120: 188}
@@ -72,7 +74,8 @@ def product(words: str) -> Product | None:
     if number is not None:
         gib = float(number[1])
         return Product(f"{gib:g} GiB", "", gib, DEFAULT_SM, DEFAULT_PROCESSORS) if gib > 0 else None
-    return next((p for p in PRODUCTS if re.search(p.pattern, words, re.IGNORECASE)), None)
+    spaced = JOINED.sub(r"\1 ", words.replace("_", " "))
+    return next((p for p in PRODUCTS if re.search(p.pattern, spaced, re.IGNORECASE)), None)
 
 
 def names() -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def test_arguments_environment_and_modules(tmp_path: Path) -> None:
     assert found.script == "train.py" and found.arguments == ("--steps", "9", "--", "x")
     assert found.environment == {"LR": "3"} and found.accelerate is None
     found = job(tmp_path, *["torchrun", "--nproc_per_node", "2", "-m", "pkg.train", "--steps", "9"])
-    assert (found.script, found.module, found.name) == (None, "pkg.train", "-m pkg.train")
+    assert (found.script, found.module, found.name) == (None, "pkg.train", "pkg.train")
 
 
 @pytest.mark.parametrize(
