@@ -59,7 +59,7 @@ def backward(tracker: Tracker, scores: Any, table: Any, zero_infinity: bool) -> 
     tracker.watch(made.untyped_storage(), "aten::_ctc_loss_backward")
     item, steps, classes = table.element_size(), int(scores.shape[0]), int(scores.shape[-1])
     second, batch = table.numel() * item, int(table.shape[0])
-    stages = [(second,)]
+    stages: list[tuple[int, ...]] = [(second,)]
     if 2 * steps + 24 * batch // 10 + 2 * classes // 10 > LARGE:
         rows = batch * steps * item
         blanks = rows * ((int(table.shape[2]) + 1) // 2)
