@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_doctor.memory.bounds import reserved
-from fsdp_doctor.memory.events import EventList
+from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, EventList
 from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import Run, Step, simulate, steps
 from tests.support.replays import job, runs, truth
@@ -40,11 +40,22 @@ OWN = [(c, t) for c, t in truth("own") if c["id"] in FAMILIES]
 RANKS = [(c, t) for c, t in truth("ranks") if c["api"] != "ddp"]
 """Measured on so many GPUs of one host, over NCCL."""
 
+TRACES = sorted((TRUTH / "traces").glob("*.json"))
+"""What the allocator was asked for in one step, call by call."""
+TRACED = [
+    (s, c)
+    for p in TRACES
+    for s in [json.loads(p.read_text())["set"]]
+    for c, _ in truth(s)
+    if c["id"] == p.stem
+]
+
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EventList]:
     cases = [("shared", c) for c, _ in LLAMA] + [("more", c) for c, _ in MORE] + [("own", c) for c, _ in OWN]
     cases += [("ranks", c) for c, _ in RANKS]
+    cases += [(s, c) for s, c in TRACED if c["id"] not in {k["id"] for _, k in cases}]
     found = replays([job(s, c) for s, c in cases], tmp_path_factory.mktemp("replays"), 900)
     refused = [f for f in found if isinstance(f, str)]
     assert not refused, refused
@@ -139,3 +150,37 @@ def test_what_torch_refuses_on_the_gpu_is_refused_in_its_words(tmp_path: Path) -
     cases = [c for c in json.loads((folder / "cases.json").read_text()) if c["id"] in REFUSED]
     for case, found in zip(cases, runs([job("own", c) for c in cases], tmp_path, 180), strict=True):
         assert found == said[case["id"]], case["id"]
+
+
+def rounded(size: int) -> int:
+    """The allocator's blocks are whole times 512 bytes."""
+    return (1 if size > 0 else -1) * -(-abs(size) // 512) * 512
+
+
+def asked(found: EventList) -> list[tuple[int, int | None]]:
+    """Bytes and stream of each call in the last step; blocks are given back without saying a stream."""
+    sizes: dict[int, int] = {}
+    calls: list[tuple[int, int | None]] = []
+    kept: list[tuple[int, int | None]] = []
+    for kind, block, size, stream, operator, _ in found.rows():
+        if kind == ALLOCATE:
+            sizes[block] = size
+            calls.append((rounded(size), stream))
+        elif kind == FREE:
+            calls.append((rounded(-sizes[block]), None))
+        elif kind == MARK and found.operator_names[operator] == "forward":
+            calls = []
+        elif kind == MARK and found.operator_names[operator] == "after optimizer":
+            kept = list(calls)
+    return kept
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", TRACES, ids=lambda p: p.stem)
+def test_calls_of_the_allocator_are_those_of_a_gpu(trace: Path, events: dict[str, EventList]) -> None:
+    told = json.loads(trace.read_text())
+    ours = asked(events[told["case"]])
+    assert [size for size, _ in ours] == [rounded(size) for size, _ in told["events"]]
+    streams = {(s, t) for (_, s), (_, t) in zip(ours, told["events"], strict=True) if s is not None}
+    assert len({s for s, _ in streams}) == len({t for _, t in streams}) == len(streams), streams

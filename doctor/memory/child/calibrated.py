@@ -16,6 +16,7 @@ import torch
 from . import used
 from .calls import Calls
 from .choices import Choices
+from .course import stages
 from .kernels import Kernels
 
 aten = torch.ops.aten
@@ -58,16 +59,16 @@ class CalibratedKernels(Kernels):
                 self._kept[operator] = 0
                 yield size, f"{operator} workspace"
 
-    def temporaries(self, func: Any, args: Any, kwargs: Any) -> Sequence[Sequence[int]]:
+    def course(self, func: Any, args: Any, kwargs: Any) -> Sequence[int]:
         """See `Kernels`."""
         entry = self._calibration.find(func, args, kwargs) if hasattr(func, "_schema") else None
         if entry is None:
-            return super().temporaries(func, args, kwargs)
+            return super().course(func, args, kwargs)
         name = func._schema.name
         if name.removeprefix("aten::") in self.rules:
             used.note(name)
         self._kept.setdefault(name, int(entry["kept"]))
-        return (tuple(entry["during"]),)
+        return stages(entry["during"])
 
 
 class CalibratedChoices(Choices):

@@ -26,8 +26,9 @@ class FusedRMSNorm(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x: Any, weight: Any, shape: Any) -> Any:
         """Saves the input, the weight and one fp32 value per row."""
         rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+        out = torch.empty_like(x)
         ctx.save_for_backward(x, weight, x.new_empty(rows, dtype=torch.float32))
-        return torch.empty_like(x)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -76,7 +77,7 @@ class Choices:
         for name, kernel in self.kernels().items():
             operator = name.partition(".")[0]
             if hasattr(aten, operator):
-                noted = _noting(f"aten::{operator}", kernel)
+                noted = kernel if kernel is linear else _noting(f"aten::{operator}", kernel)
                 self._library.impl(name, noted, "AutogradCPU", allow_override=True)
 
     def kernels(self) -> dict[str, Any]:
@@ -84,6 +85,7 @@ class Choices:
         return {
             "dropout": dropout,
             "dropout_": dropout_,
+            "linear": linear,
             "rms_norm": rms_norm,
             "softmax.int": softmax,
             "log_softmax.int": log_softmax,
@@ -179,6 +181,14 @@ def _heads(q: Any, k: Any, v: Any, grouped: bool) -> bool:
     if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
         return False
     return bool(q.shape[1] == k.shape[1] or (grouped and q.shape[1] % k.shape[1] == 0))
+
+
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Where rows do not lie side by side the bias is added in place, which torch avoids for subclasses."""
+    if bias is None or bias.dim() != 1 or x.dim() < 3 or x.is_contiguous():
+        return aten.linear.default.decompose(x, weight, bias)
+    used.note("aten::linear")
+    return torch.matmul(x, weight.t()).add_(bias)
 
 
 def dropout(x: Any, p: float, train: bool) -> Any:

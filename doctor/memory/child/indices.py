@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .course import Course, scan_space, sort_space, unique_space
+
 LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 """Rows, and the length of a row from which several blocks look for its largest values."""
 SORTED_FROM = 3072
@@ -16,14 +18,17 @@ MANY_TO_A_SEGMENT = 64
 """Indices to a row of the table from which its gradient needs no parts; seen at 128, not at 16."""
 
 
-def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int]:
+def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int] | Course:
     """Parts of the gradient's sums, where the indices are sorted (Embedding.cu)."""
-    return _sorted(go, int(indices.numel()), int(rows)) if indices.numel() > SORTED_FROM else ()
+    n = int(indices.numel())
+    return _sorted(Course(), 0, go, n, int(rows)) if n > SORTED_FROM else ()
 
 
-def bag_results(args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
-    """The bag of each index, which the CPU needs only for some modes (EmbeddingBag.cu)."""
+def bag_results(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """The bag of each index, and the largest of each bag, which the CPU needs by other modes."""
+    mode = int(args[4] if len(args) > 4 else kwargs.get("mode", 0))
     yield out[1], int(args[1].numel()) * 8
+    yield out[3], int(out[0].numel()) * 8 if mode == 2 else 0
 
 
 def bag_backward(
@@ -38,20 +43,28 @@ def bag_backward(
     mode: Any,
     sparse: Any,
     *_: Any,
-) -> Sequence[int]:
+) -> Sequence[int] | Course:
     """As for an embedding, however few there are; the largest of a bag (mode 2) has its gradient at once."""
     n = int(indices.numel())
-    return () if int(mode) == 2 or sparse or not n else _sorted(go, n, int(rows))
+    if int(mode) == 2 or sparse or not n:
+        return ()
+    copied = not go.is_contiguous()
+    course = Course().take(int(go.numel()) * int(go.element_size())) if copied else Course()
+    return _sorted(course, int(copied), go, n, int(rows))
 
 
-def _sorted(go: Any, n: int, rows: int) -> Sequence[int]:
+def _sorted(course: Course, before: int, go: Any, n: int, rows: int) -> Course:
+    """After the `before` blocks that a course has taken: sort, find the segments, add up their parts."""
     segments = min(n, rows)
     parts = n // ROWS_PER_THREAD + segments
     width = -(-int(go.shape[-1]) // 32) * 32
     sums = parts * width * 4
     if n // segments >= MANY_TO_A_SEGMENT:  # added to the gradient at once, which has to be fp32 then
         sums = segments * width * 4 if go.element_size() == 2 else 0
-    return (8 * n, 8 * n, 8 * n, 8 * segments, 8 * segments, 8, 8, 8 * parts, sums)
+    course.take(8 * n, 8 * n, 8 * n).lend(sort_space(n)).give(before + 3).results()
+    course.take(8 * n, 8, 8 * n).lend(unique_space(n)).give(before + 7)
+    course.take(8 * segments, 8 * segments).lend(scan_space(segments)).take(8, 8 * parts)
+    return course.take(sums) if sums else course
 
 
 def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from . import attention_spaces, convolutions, indices, transforms, used
+from .course import Course, stages
+from .order import Packing
 from .reductions import buffers
 
 aten = torch.ops.aten
 MIB = 1 << 20
-Rule = Callable[..., Sequence[Any]]
+Rule = Callable[..., "Sequence[Any] | Course"]
 
 
 def nbytes(t: Any) -> int:
@@ -40,6 +42,7 @@ class Kernels:
         self.processors = int(gpu.get("processors", 132))
         self.lt_workspace = int(gpu.get("cublaslt_workspace", MIB))
         self._lt: set[bool] = set()
+        packing = Packing(self.processors)
         self.rules: dict[str, Rule] = {
             "convolution": convolutions.forward,
             "convolution_backward": partial(convolutions.backward, self.processors),
@@ -50,6 +53,7 @@ class Kernels:
             "embedding_dense_backward": indices.embedding_backward,
             "_embedding_bag_backward": indices.bag_backward,
             "im2col": _im2col,
+            "pow": _power,
             "_softmax_backward_data": _softmax_backward,
             "_grouped_mm": _grouped_mm,
             "native_batch_norm_backward": _batch_norm_backward,
@@ -70,12 +74,17 @@ class Kernels:
             **dict.fromkeys(SUMS, self._reduction),
             **dict.fromkeys(CHOICES, self._choice),
         }
+        self.of_fsdp: dict[str, Rule] = {
+            "fsdp::split_with_sizes_copy": packing.copy_out,
+            "fsdp::chunk_cat": packing.copy_in,
+        }
         self.kept = {aten.addmm.default: self._of_bias}
         """What a library's handle keeps from the first call on."""
         self.larger = {
             aten.mse_loss.default: _elements,
             aten.smooth_l1_loss.default: _elements,
             aten.native_layer_norm.default: _statistics,
+            aten.native_batch_norm.default: _statistics,
             aten.col2im.default: _col2im,
             aten.log_sigmoid_forward.default: _log_sigmoid,
             aten._embedding_bag.default: indices.bag_results,
@@ -95,18 +104,20 @@ class Kernels:
                 self._lt.add(in_backward)
                 yield self.lt_workspace, "cublasLt workspace"
 
-    def temporaries(self, func: Any, args: Any, kwargs: Any) -> Sequence[Sequence[int]]:
-        """Bytes of the blocks that the call takes beside its results and gives back, stage by stage."""
+    def course(self, func: Any, args: Any, kwargs: Any) -> Sequence[int]:
+        """What the call takes beside its results and gives back: `Course.steps`, empty for nothing."""
         schema = getattr(func, "_schema", None)
         if schema is None:
             return ()
         name = schema.name
-        rule = self.rules.get(name[6:]) if name.startswith("aten::") else None
+        rule = self.rules.get(name[6:]) if name.startswith("aten::") else self.of_fsdp.get(name)
         if rule is None:
             return ()
         used.note(name)
         found = rule(*args, **kwargs)
-        return found if found and isinstance(found[0], tuple) else (found,)
+        if isinstance(found, Course):
+            return found.steps
+        return stages(*(found if found and isinstance(found[0], tuple) else (found,)))
 
     def results(self, func: Any, args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
         """Results whose storage on a GPU is larger, with its bytes."""
@@ -119,8 +130,15 @@ class Kernels:
         """The elements' losses before they are reduced."""
         return (nbytes(x), *buffers(x, None, self.processors)) if _reduces((x, target, *args), kwargs) else ()
 
-    def _logits_loss(self, x: Any, *_: Any, **__: Any) -> Sequence[int]:
-        return (nbytes(x), nbytes(x), *buffers(x, None, self.processors))
+    def _logits_loss(
+        self, x: Any, target: Any, weight: Any = None, more: Any = None, reduction: int = 1
+    ) -> Course:
+        """A log-sigmoid, and one less the target, which becomes the elements' losses (Loss.cpp)."""
+        course = Course().take(nbytes(x))
+        if not reduction:
+            return course.results()
+        course.take(nbytes(target)).results()
+        return course.take(*buffers(x, None, self.processors))
 
     def _choice(self, x: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
         dims = _dims(args, kwargs)
@@ -145,13 +163,18 @@ def _elements(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _statistics(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
-    """Those of a layer norm are float32, which the CPU keeps in the input's type."""
+    """Those of a layer norm or batch norm are float32, which the CPU keeps in the input's type."""
     yield from ((t, t.numel() * 4) for t in out[1:] if t.dtype in HALF)
 
 
 def _log_sigmoid(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
     """The buffer that the CPU keeps for backward is empty."""
     yield out[1], 0
+
+
+def _power(base: Any, *_: Any, **__: Any) -> Course:
+    """A number to the power of a tensor goes to the GPU first (Pow.cpp)."""
+    return Course().take(*(() if isinstance(base, torch.Tensor) else (8,))).results()
 
 
 def _im2col(x: Any, *_: Any, **__: Any) -> Sequence[int]:

@@ -52,8 +52,19 @@ class Storages(Labelled):
             found = self._streams[id(stream)] = self.events.streams.number(f"stream {len(self._streams)}")
         return found
 
-    def watch(self, storage: Any, operator: str, share: int | None = None, host: bool = False) -> None:
-        """Note a storage unless it is known. `share` is a block that it lives in together with another."""
+    def watch(
+        self,
+        storage: Any,
+        operator: str,
+        share: int | None = None,
+        host: bool = False,
+        larger: int | None = None,
+    ) -> None:
+        """Note a storage unless it is known.
+
+        `share` is a block that it lives in together with another; `larger` its bytes on a GPU where these are
+        more than the tensor's own.
+        """
         key = storage._cdata
         if key in self.live:
             return
@@ -62,7 +73,7 @@ class Storages(Labelled):
             self.refs[share] += 1
             block = share
         else:
-            block = self._new(size, operator, host)
+            block = self._new(size if host or larger is None else larger, operator, host)
         if host:
             self.any_host = True
 

@@ -9,7 +9,7 @@ memory that kernels take for the time of one call, and tensors that stay on the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import values
+from .course import RESULTS
 from .engine_sums import in_place
 from .events import Events
 from .kernels import Kernels
+from .order import in_order
 from .storages import Storages, tensors
 from .waiting import Waiting
 
@@ -89,39 +91,58 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         except Exception:
             self.failed_in = self.where.words()  # the hooks leave the module before the exception is caught
             raise
-        if out is not None:
-            self._outputs(func, operator, args, kwargs, out, share)
-            for result, size in self.kernels.results(func, args, kwargs, out):
-                self._widen(result, size, operator)
-        for stage in self.kernels.temporaries(func, args, kwargs):
-            self.during(stage, operator)
+        self._allocate(func, operator, args, kwargs, out, share)
         if share is not None and operand is not None:
             self._pending = (operand.ref, id(operand), out.untyped_storage()._cdata)
         values.follow(func, args, kwargs, out)
         return out
 
-    def during(self, sizes: Iterable[int], operator: str) -> None:
-        """Blocks that a call takes beside its results and gives back."""
-        for block in [self._new(size, operator + " (workspace)") for size in sizes if size]:
+    def _allocate(
+        self, func: Any, operator: str, args: Any, kwargs: Any, out: Any, share: int | None
+    ) -> None:
+        """What the call takes, in its order: results and what it gives back."""
+        larger: Mapping[int, int] = {}
+        if out is not None:
+            larger = {
+                t.untyped_storage()._cdata: size for t, size in self.kernels.results(func, args, kwargs, out)
+            }
+        taken: list[int] = []
+        for step in self.kernels.course(func, args, kwargs) or (RESULTS,):
+            if step > 0:
+                taken.append(self._new(step, operator + " (workspace)"))
+            elif step < 0:
+                self._drop(taken[-step - 1])
+                taken[-step - 1] = -1
+            elif out is not None:
+                self._outputs(func, operator, args, kwargs, out, share, larger)
+        for block in reversed(taken):
             self._drop(block)
 
-    def _outputs(self, func: Any, operator: str, args: Any, kwargs: Any, out: Any, share: int | None) -> None:
+    def during(self, sizes: Iterable[int], operator: str) -> None:
+        """Blocks that a call takes beside its results and gives back."""
+        for block in reversed([self._new(size, operator + " (workspace)") for size in sizes if size]):
+            self._drop(block)  # as C++ does at the end of a scope
+
+    def _outputs(
+        self,
+        func: Any,
+        operator: str,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        share: int | None,
+        larger: Mapping[int, int],
+    ) -> None:
         host = self.host
         if func is aten.lift_fresh.default:  # torch.tensor(literal), such as AdamW's counters of steps
             host = True
         elif self.any_host and not host:
             inputs = list(tensors((args, kwargs)))
             host = all(self.is_host(t) for t in inputs) if inputs else self.host
-        for tensor in tensors(out):
+        for tensor in tensors(in_order(func, out)):
             if tensor.device.type == "cpu" and not isinstance(tensor, DTensor):
-                self.watch(tensor.untyped_storage(), operator, share, host)
-
-    def _widen(self, out: torch.Tensor, size: int, operator: str) -> None:
-        """A result whose storage is larger than the result."""
-        entry = self.live.get(out.untyped_storage()._cdata)
-        if entry is not None and not entry.host:
-            self._drop(entry.block)
-            entry.block = self._new(size, operator)
+                storage = tensor.untyped_storage()
+                self.watch(storage, operator, share, host, larger.get(storage._cdata))
 
     def _left_operand(self, args: Any) -> tuple[int | None, Any]:
         """The block that the engine would add into, if this is one of its sums of gradients.

@@ -50,6 +50,21 @@ ENTRIES = (
         single=False,
     ),
     Substitution(
+        ("aten::linear",),
+        "a product and a bias added in place where rows do not lie side by side, else addmm",
+        MEASURED,
+        "every allocation of a training step of encoder-long",
+        single=False,
+    ),
+    Substitution(
+        ("fsdp::split_with_sizes_copy", "fsdp::chunk_cat"),
+        "one launch for all parameters of a unit",
+        MEASURED,
+        "every allocation of a training step of five jobs",
+        workspace="addresses and sizes, and the share of each block of threads",
+        single=False,
+    ),
+    Substitution(
         ("aten::_grouped_mm",),
         "CUTLASS by groups",
         MEASURED,
@@ -79,6 +94,15 @@ ENTRIES = (
         "6 calls within 0.1 %",
         saves="mean and deviation of each group",
         workspace="two to five fp32 values per channel and sample",
+    ),
+    Substitution(
+        ("aten::native_batch_norm",),
+        "torch's own or cuDNN's",
+        MEASURED,
+        "every allocation of a training step of video-autocast",
+        saves="mean and deviation in float32",
+        single=False,
+        cudnn="9.19",
     ),
     Substitution(
         ("aten::native_batch_norm_backward",),

@@ -1,0 +1,65 @@
+"""The blocks of one call in their order: taken and given back before and after its results are allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+RESULTS = 0
+
+
+class Course:
+    """Steps of one call; what is not given back by then is at its end, the last block first as in C++."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        """Bytes to take; `RESULTS`; or below zero, -k gives back the k-th block that was taken."""
+        self._taken = 0
+
+    def take(self, *sizes: int) -> Course:
+        """Blocks of so many bytes; none for nothing."""
+        for size in sizes:
+            self.steps.append(size)
+            self._taken += 1
+        return self
+
+    def lend(self, size: int) -> Course:
+        """A block that is given back at once, such as what a sort needs."""
+        return self.take(size).give(self._taken)
+
+    def give(self, block: int) -> Course:
+        """Give back the block that was taken as the `block`-th, from one."""
+        self.steps.append(-block)
+        return self
+
+    def results(self) -> Course:
+        """Here the results are allocated."""
+        self.steps.append(RESULTS)
+        return self
+
+
+def sort_space(n: int) -> int:
+    """Bytes to sort n pairs of 64-bit words by key: cub's one-sweep radix sort, as an H200 took it."""
+    return 16 * n + 16895 + 1024 * -(-n // 4608)
+
+
+def unique_space(n: int) -> int:
+    """Bytes to find the first of equal keys among n; as `sort_space`."""
+    return 1279 + n // 320
+
+
+def scan_space(n: int) -> int:
+    """Bytes for running sums of n words; as `sort_space`."""
+    return 1279 + n * 11 // 640
+
+
+def stages(*blocks: Sequence[int]) -> list[int]:
+    """Steps where results come first and each stage gives its blocks back before the next begins."""
+    course = Course().results()
+    taken = 0
+    for stage in blocks:
+        sizes = [s for s in stage if s]
+        course.take(*sizes)
+        taken += len(sizes)
+        for k in range(taken, taken - len(sizes), -1):
+            course.give(k)
+    return course.steps
