@@ -97,8 +97,9 @@ def command(settings: Settings, **own: object) -> int:
     if answer.forecast is not None:
         told["calibration"] = dryrun_calibration.data(tables)
         if plan is not None:
-            base = Base(job, plan, answer.forecast, gpu)
-            extra = dryrun_advice.extra(base, _machine(base, python, tables.table, settings, began), own)
+            base = dryrun_advice.base_of(job, plan, answer.forecast, gpu, asked.replay)
+            machine = _machine(base, python, tables.table, settings, began)
+            extra = dryrun_advice.extra(base, machine, own)
             told.update(dryrun_advice_text.data(extra))
     facts = Facts(
         {

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import click
 
-from fsdp_doctor.memory.advice.advise import Base, advise
+from fsdp_doctor.cli.dryrun_waiting import Work, waiting
+from fsdp_doctor.memory.advice.advise import Base, advise, changes_of
 from fsdp_doctor.memory.advice.scale import OWN, Scale, ScaleError, scale
 from fsdp_doctor.memory.advice.search import Found, Point, largest
 from fsdp_doctor.memory.advice.strategies import Strategy, strategies
-from fsdp_doctor.memory.advice.trial import Outcome, Refusal, Size, outcomes, size_of
+from fsdp_doctor.memory.advice.trial import Outcome, Refusal, outcomes, takes
+from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.many import Machine
+from fsdp_doctor.memory.replay import Replay
+from fsdp_doctor.subjects.memory import MemoryForecast
 from fsdp_doctor.subjects.memory_advice import MemoryAdvice
-from fsdp_doctor.tables.gpu_memory import GIB
+from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.gpu_memory import GIB, Product
 
 LIMITS = ("--max-batch", "--max-seq")
+ROUNDS = 6
+"""Replays that a search for the largest batch takes, as a rule."""
 
 
 def advice_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -90,35 +97,69 @@ def check_options(own: Mapping[str, object], gpu_named: bool) -> None:
         raise click.UsageError(f"{asked[0]} replays steps: leave out --plan-only")
 
 
+def base_of(
+    job: Job, plan: UnitPlan, forecast: MemoryForecast, gpu: Product | None, done: Replay | None
+) -> Base:
+    """The configuration as it is, with what its replay told of the batch function and of time."""
+    about = done.about if done is not None else {}
+    stages = about.get("stages")
+    start = stages.get("importing torch") if isinstance(stages, Mapping) else None
+    start, whole = (float(v) if isinstance(v, (int, float)) else 0.0 for v in (start, about.get("seconds")))
+    known = takes(done) if done is not None else {}
+    return Base(job, plan, forecast, gpu, known, max(0.0, whole - start), start)
+
+
 def extra(base: Base, machine: Machine, own: Mapping[str, object]) -> Extra:
-    """Everything that the options ask for."""
+    """Everything that the options ask for; what will be done is told on standard error."""
     named = {flag: _text(own[_key(OWN[flag])]) for flag in LIMITS}
+    works = tuple(_works(base, own, named["--max-batch"]))
+    with waiting(works, base.seconds, base.start) as begins:
+        return _extra(base, machine, own, named, begins)
+
+
+def _works(base: Base, own: Mapping[str, object], batch_arg: str | None) -> Iterator[Work]:
+    """What will be replayed, in its order."""
+    if own["compare"]:
+        count = sum(not s.why_not for s in strategies(base.job, base.plan))
+        yield Work("--compare", f"{count} strategies", count)
+    for flag in LIMITS:
+        if own[_key(flag)]:
+            yield Work(flag, f"some {ROUNDS} values", ROUNDS, ROUNDS // 2)
+    if own["advise"]:
+        count = len(changes_of(base, batch_arg))
+        yield Work("--advise", f"{count} changes", count)
+
+
+def _extra(
+    base: Base,
+    machine: Machine,
+    own: Mapping[str, object],
+    named: Mapping[str, str | None],
+    begins: Callable[[str], Callable[[int, int], None] | None],
+) -> Extra:
     said: list[str] = []
+    machine = replace(machine, shown=begins("--compare"))
     rows = tuple(_compared(base, machine)) if own["compare"] else ()
     said += [f"--compare: {r.strategy.name}: there was no time" for r in rows if _unfinished(r.outcome)]
     found: list[Largest] = []
-    limits = [flag for flag in LIMITS if own[_key(flag)]]
-    if limits:
-        size = size_of([base.job], machine)[0]
-        for flag in limits:
-            answer = _limit(base, machine, flag, named[flag], size)
-            if isinstance(answer, Largest):
-                found.append(answer)
-                if not answer.found.confirmed:
-                    said.append(f"{flag}: {answer.found.why}")
-            else:
-                said.append(answer)
+    for flag in [flag for flag in LIMITS if own[_key(flag)]]:
+        answer = _limit(base, replace(machine, shown=begins(flag)), flag, named[flag])
+        if isinstance(answer, Largest):
+            found.append(answer)
+            if not answer.found.confirmed:
+                said.append(f"{flag}: {answer.found.why}")
+        else:
+            said.append(answer)
+    machine = replace(machine, shown=begins("--advise"))
     advice = advise(base, machine, named["--max-batch"]) if own["advise"] else None
     if advice is not None:
         said += [f"--advise: there was no time for: {c}" for c in advice.untried]
     return Extra(advice, rows, tuple(found), tuple(said))
 
 
-def _limit(base: Base, machine: Machine, flag: str, named: str | None, size: Size) -> Largest | str:
-    if size.why and not size.arguments:
-        return f"{flag}: the batch function could not be looked at: {size.why}"
+def _limit(base: Base, machine: Machine, flag: str, named: str | None) -> Largest | str:
     try:
-        by = scale(flag, named, size.arguments, base.job)
+        by = scale(flag, named, base.takes, base.job)
     except ScaleError as error:
         return str(error)
     assert base.gpu is not None

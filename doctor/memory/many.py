@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ REPLAY_BYTES = 700 << 20
 """Host memory that one replay may take, for how many run side by side."""
 START_UP = 1.0
 """Seconds that are kept for ending what still runs."""
+LOOK = 0.1
+"""Seconds between two looks at what is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Machine:
     """Further fields for each job, such as a calibration."""
     until: float | None = None
     """time.monotonic() at which no more answers are wanted."""
+    shown: Callable[[int, int], None] | None = None
+    """Is told how many of the replays that run now are done, and how many they are."""
 
     @property
     def left(self) -> float:
@@ -79,13 +83,22 @@ def replays(
         (folder / "list.json").write_text(json.dumps(listed))
         command = [machine.python, "-B", str(START), str(folder / "list.json"), "many"]
         environment = leftovers.marked(_environment(), folder)
-        outcome = process.run(command, seconds + START_UP / 2, env=environment, stdout_limit=64 << 10)
+        with process.start(command, env=environment, stdout_limit=64 << 10) as child:
+            _attend(child, paths, machine, time.monotonic() + seconds)
+            outcome = child.result(seconds + START_UP / 2)
         leftovers.end(folder)
         for path in paths:
             yield _answer(path.parent, outcome, machine, seconds)
             shutil.rmtree(path.parent, ignore_errors=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _attend(child: process.Child, paths: Sequence[Path], machine: Machine, until: float) -> None:
+    """Tell of what is done while the child runs, should anybody want to hear it."""
+    while machine.shown is not None and child.running and time.monotonic() < until:
+        machine.shown(sum((p.parent / "result.json").exists() for p in paths), len(paths))
+        time.sleep(LOOK)
 
 
 def _written(job: Job | Mapping[str, object], folder: Path, machine: Machine) -> Path:

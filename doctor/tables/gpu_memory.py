@@ -73,7 +73,7 @@ def product(words: str) -> Product | None:
     number = FORM.match(words)
     if number is not None:
         gib = float(number[1])
-        return Product(f"{gib:g} GiB", "", gib, DEFAULT_SM, DEFAULT_PROCESSORS) if gib > 0 else None
+        return Product("the GPU", "", gib, DEFAULT_SM, DEFAULT_PROCESSORS) if gib > 0 else None
     spaced = JOINED.sub(r"\1 ", words.replace("_", " "))
     return next((p for p in PRODUCTS if re.search(p.pattern, spaced, re.IGNORECASE)), None)
 

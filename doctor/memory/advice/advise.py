@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from fsdp_doctor.memory.advice import cost
 from fsdp_doctor.memory.advice.changes import Change, possible
 from fsdp_doctor.memory.advice.scale import Scale, ScaleError, scale
-from fsdp_doctor.memory.advice.trial import Outcome, Refusal, Size, outcomes, size_of
+from fsdp_doctor.memory.advice.trial import Outcome, Refusal, Size, outcomes, sized_outcomes
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.many import Machine
 from fsdp_doctor.subjects.memory import MemoryForecast
@@ -34,18 +34,27 @@ class Base:
     plan: UnitPlan
     forecast: MemoryForecast
     gpu: Product | None
+    takes: Mapping[str, object] = field(default_factory=dict)
+    """The arguments of the batch function, with their defaults where these are numbers."""
+    seconds: float = 0.0
+    """What the replay of it took, without the import of torch, which took `start`."""
+    start: float = 0.0
+
+
+def changes_of(base: Base, batch_arg: str | None = None) -> tuple[Change, ...]:
+    """What `advise` tries."""
+    return possible(base.job, base.plan, batch_scale(base.job, base.takes, batch_arg))
 
 
 def advise(base: Base, machine: Machine, batch_arg: str | None = None) -> MemoryAdvice:
     """The advice, from as many replays as time allows."""
-    size = size_of([base.job], machine)[0]
-    changes = possible(base.job, base.plan, batch_scale(base.job, size, batch_arg))
+    changes = changes_of(base, batch_arg)
+    size, tried = sized_outcomes(base.job, [c.of(base.job) for c in changes], base.gpu, machine)
     before = cost.work(base.job, base.plan, size.flops, base.gpu)
     helping: list[tuple[Change, MeasuredChange]] = []
     no_help: list[str] = []
     refused: list[tuple[str, str]] = []
     untried: list[str] = []
-    tried = outcomes([c.of(base.job) for c in changes], base.gpu, machine)
     for change, found in zip(changes, tried, strict=True):
         if isinstance(found, Refusal):
             if found.why is None:
@@ -75,10 +84,10 @@ def worth(row: MeasuredChange) -> float:
     return row.saves / (EFFORT + slower)
 
 
-def batch_scale(job: Job, size: Size, named: str | None) -> Scale | None:
+def batch_scale(job: Job, takes: Mapping[str, object], named: str | None) -> Scale | None:
     """The argument that halves a microbatch; None where none is known."""
     try:
-        return scale("--max-batch", named, size.arguments, job)
+        return scale("--max-batch", named, takes, job)
     except ScaleError:
         return None
 
@@ -103,8 +112,6 @@ def _row(base: Base, before: cost.Work, size: Size, change: Change, found: Outco
 
 def _same_forwards(base: Base, before: cost.Work, found: Outcome) -> cost.Work:
     """The work before, with its forwards counted in the microbatches of the changed job."""
-    from dataclasses import replace
-
     if found.job.batch_args == base.job.batch_args:
         return before
     return replace(before, forwards=before.forwards * found.job.accumulate / base.job.accumulate)

@@ -42,8 +42,6 @@ class Size:
     """One forward, unsharded."""
 
     flops: float | None
-    arguments: Mapping[str, object]
-    """Of the batch function, with their defaults where these are numbers."""
     why: str = ""
 
 
@@ -72,19 +70,23 @@ def of_replay(job: Job, done: Replay, gpu: Product | None) -> Outcome:
     return Outcome(job, peak, needed, fits, run.reserved_peak, unit_plan(done.about, job, capacity))
 
 
-def size_of(jobs: Sequence[Job], machine: Machine) -> tuple[Size, ...]:
-    """The forward of each job, on meta tensors."""
-    found: list[Size] = []
-    for answer in replays([{**j.to_json(), "work": "size"} for j in jobs], machine):
-        if isinstance(answer, Replay):
-            flops, takes = answer.about.get("flops"), answer.about.get("arguments")
-            found.append(
-                Size(
-                    float(flops) if isinstance(flops, (int, float)) else None,
-                    takes if isinstance(takes, Mapping) else {},
-                    str(answer.about.get("why", "")),
-                )
-            )
-        else:
-            found.append(Size(None, {}, answer.text if answer is not None else "there was no time"))
-    return tuple(found)
+def sized_outcomes(
+    job: Job, jobs: Sequence[Job], gpu: Product | None, machine: Machine
+) -> tuple[Size, tuple[Outcome | Refusal, ...]]:
+    """The forward of one job, on meta tensors, and in the same child what comes of others."""
+    answers = replays([{**job.to_json(), "work": "size"}, *jobs], machine)
+    size = _size(next(answers))
+    return size, tuple(_outcome(j, a, gpu) for j, a in zip(jobs, answers, strict=True))
+
+
+def _size(answer: Replay | ReplayError | None) -> Size:
+    if not isinstance(answer, Replay):
+        return Size(None, answer.text if answer is not None else "there was no time")
+    flops = answer.about.get("flops")
+    return Size(float(flops) if isinstance(flops, (int, float)) else None, str(answer.about.get("why") or ""))
+
+
+def takes(done: Replay) -> Mapping[str, object]:
+    """The arguments of the batch function, with their defaults where these are numbers."""
+    found = done.about.get("arguments")
+    return found if isinstance(found, Mapping) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect as signatures
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,6 +43,16 @@ def batch_function(job: dict[str, Any]) -> Any:
     if spec is None:
         raise Refused("batch", "--batch FILE.py:FUNC is needed: a function that makes one batch")
     return function(spec, "batch")
+
+
+def arguments_of(made_by: Any) -> dict[str, Any]:
+    """Names of a batch function's arguments after the device, with their defaults where these are numbers."""
+    try:
+        parameters = list(signatures.signature(made_by).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return {}
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return {p.name: p.default if isinstance(p.default, int) else None for p in named}
 
 
 def batch_of(job: dict[str, Any], made_by: Any, device: str) -> tuple[Any, ...]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 import torch._logging
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from . import ctc, used
-from .building import batch_function, batch_of, model_of
+from .building import arguments_of, batch_function, batch_of, model_of
 from .calibrated import CalibratedChoices, CalibratedKernels, Calibration
 from .casting import Autocast
 from .events import Events, write_json
+from .fakes import Fakes
 from .ground import FakeGround
 from .loading import no_network
 from .meters import versions
@@ -65,7 +65,7 @@ class Replay:
         CalibratedChoices(gpu, calibration).install()
         if job.get("autocast"):
             Autocast(dtype(job["autocast"])).install()
-        with FakeTensorMode(allow_non_fake_inputs=True), tracker:
+        with Fakes(allow_non_fake_inputs=True), tracker:
             self.events.mark("init")
             model = sharded.placed()
             stage.enter("making the batch")
@@ -81,6 +81,7 @@ class Replay:
         return {
             **about,
             "order": order.entered,
+            "arguments": arguments_of(made_by),
             "assumed": tracker.assumed.listed(),
             "cudnn": versions()["cudnn"],
             "rules": sorted(used.RULES),

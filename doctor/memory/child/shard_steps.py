@@ -53,10 +53,11 @@ class ShardSteps:
         """The shard of a parameter, with its shard of the gradient; its state follows."""
         if not isinstance(p, DTensor):
             return p
-        local, before = p._local_tensor, self._known.get(id(p))
+        local, before = p._local_tensor, self._known.get(id(p), p)
         if before is not local:
-            if before is not None and before in self._made.state:
-                self._made.state[local] = self._made.state.pop(before)
+            if before in self._made.state:  # FSDP made the shard anew, or the optimizer began with its state
+                held = self._made.state.pop(before)
+                self._made.state[local] = {k: getattr(v, "_local_tensor", v) for k, v in held.items()}
             self._known[id(p)] = local
         local.grad = None if p.grad is None else p.grad._local_tensor
         return local

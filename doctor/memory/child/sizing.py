@@ -1,8 +1,7 @@
-"""How much one forward computes, and which arguments the batch function has: on meta tensors, unsharded."""
+"""How much one forward computes: on meta tensors, unsharded."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -24,13 +23,13 @@ class Sizing:
         self.tracker: Tracker | None = None
 
     def run(self) -> dict[str, Any]:
-        """`flops` of one forward of one rank (None where it needs values), and the batch's `arguments`."""
+        """`flops` of one forward of one rank; None where it needs values, and `why`."""
         job = self.job
         no_network()
         self.stage.enter("building the model")
         model = model_of(job)
         made_by = batch_function(job)
-        found: dict[str, Any] = {"arguments": _arguments(made_by), "flops": None, "why": ""}
+        found: dict[str, Any] = {"flops": None, "why": ""}
         self.stage.enter("counting one forward")
         try:
             with torch.no_grad(), torch.device("meta"):
@@ -41,13 +40,3 @@ class Sizing:
         except Exception as error:
             found["why"] = f"{type(error).__name__}: {error}"[:300]
         return found
-
-
-def _arguments(made_by: Any) -> dict[str, Any]:
-    """Names of the function's arguments after the device, with their defaults where these are numbers."""
-    try:
-        parameters = list(inspect.signature(made_by).parameters.values())[1:]
-    except (TypeError, ValueError):
-        return {}
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return {p.name: p.default if isinstance(p.default, int) else None for p in named}
