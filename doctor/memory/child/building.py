@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from . import pretrained
 from .constants import Constants, Literals, forget
-from .loading import HfLoss, Refused, call, function, hf_batch
+from .loading import HfLoss, Refused, call, function
 from .refusals import KIND, inspect, unwrapped
 from .sharding import dtype
 
@@ -39,7 +40,7 @@ def batch_function(job: dict[str, Any]) -> Any:
     """The function that makes a batch. Raises `Refused`."""
     spec = job.get("batch")
     if spec is None and job["model"].startswith("hf:"):
-        return hf_batch
+        return pretrained.batch
     if spec is None:
         raise Refused("batch", "--batch FILE.py:FUNC is needed: a function that makes one batch")
     return function(spec, "batch")

@@ -12,11 +12,12 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import pretrained
 from .fences import end_copy
 from .hints import hint, said, unmodelled
 from .offline import Offline, no_network
 
-__all__ = ["HERE", "HfLoss", "Offline", "Refused", "call", "function", "hf_batch", "no_network", "one_line"]
+__all__ = ["HERE", "HfLoss", "Offline", "Refused", "call", "function", "no_network", "one_line"]
 HERE = os.getcwd()
 """Where the doctor was called: files are named from here, wherever the user's code goes."""
 
@@ -155,66 +156,4 @@ class HfLoss:
 
     def __call__(self, **kwargs: Any) -> Any:
         """The module, without weights. Raises `Refused` where transformers cannot build one."""
-        try:
-            import transformers
-        except ImportError as error:
-            raise Refused(
-                "model", f"hf:{self.folder} needs transformers: {error} (pip install fsdp-doctor[hf])"
-            ) from None
-        import torch
-
-        if not os.path.isfile(os.path.join(self.folder, "config.json")):
-            raise Refused("model", f"hf:{self.folder}: there is no config.json")
-        config = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True, **kwargs)
-        config.use_cache = False
-        net = None
-        for name in getattr(config, "architectures", None) or ():
-            kind = getattr(transformers, name, None)
-            if kind is not None and "labels" in _parameters(kind.forward):
-                net = kind(config)
-                break
-        if net is None:
-            for auto in (
-                "AutoModelForCausalLM",
-                "AutoModelForSeq2SeqLM",
-                "AutoModelForMaskedLM",
-                "AutoModelForImageClassification",
-            ):
-                try:
-                    net = getattr(transformers, auto).from_config(config)
-                    break
-                except ValueError:
-                    continue
-        if net is None:
-            raise Refused(
-                "model",
-                f"hf:{self.folder}: transformers has no model with a loss for {type(config).__name__}",
-            )
-
-        class WithLoss(torch.nn.Module):  # type: ignore[misc]
-            """Returns the loss for (input_ids, labels), or for (pixel_values, labels)."""
-
-            def __init__(self, net: Any) -> None:
-                super().__init__()
-                self.net = net
-                self.name = "input_ids" if "input_ids" in _parameters(net.forward) else "pixel_values"
-
-            def forward(self, first: Any, labels: Any) -> Any:
-                """The scalar loss."""
-                return self.net(**{self.name: first, "labels": labels}).loss
-
-        return WithLoss(net)
-
-
-def _parameters(f: Any) -> Any:
-    import inspect
-
-    return inspect.signature(f).parameters
-
-
-def hf_batch(device: Any, batch: int = 1, seq: int = 1024, vocab: int | None = None) -> Any:
-    """Token ids and labels of `batch` sequences of `seq` tokens."""
-    import torch
-
-    ids = torch.zeros(batch, seq, dtype=torch.long, device=device)
-    return ids, ids.clone()
+        return pretrained.model(self.folder, Refused, **kwargs)
