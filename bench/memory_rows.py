@@ -33,6 +33,8 @@ class Row:
     """Where freed blocks can be handed out again at once."""
     late: int
     """The peak with DDP's first buckets in it; else 0."""
+    predicted_rest: int
+    """The optimizer's peak."""
     rest: tuple[int, int]
     """By how many bytes the figures after backward and in the optimizer are off."""
     again: tuple[dict[str, object], ...]
@@ -89,9 +91,11 @@ def rests(rows: list[Row]) -> list[str]:
     for r in rows:
         if max(abs(r.after_backward), abs(r.optimizer)) > 0.1:
             after, top = (f"{b / 2**20:+.2f} MiB" for b in r.rest)
+            seen = [_bytes(a["opt_peak"]) for a in r.again if "opt_peak" in a]
+            spread = ", ".join(f"{100 * (r.predicted_rest / s - 1):+.3f} %" for s in seen)
             lines.append(
                 f"- {r.name}: after backward {r.after_backward:+.3f} % ({after}), "
-                f"optimizer {r.optimizer:+.3f} % ({top})"
+                f"optimizer {r.optimizer:+.3f} % ({top})" + (f"; of a further run {spread}" if spread else "")
             )
     return lines
 
@@ -152,6 +156,7 @@ def row(
         reserved_high=high,
         reserved_now=run.reserved_peak,
         late=bounds.late_buckets(found) if case["api"] == "ddp" else 0,
+        predicted_rest=last.opt_peak,
         rest=(last.after_backward - real["after_backward"], last.opt_peak - real["opt_peak"]),
         again=tuple(again),
     )
