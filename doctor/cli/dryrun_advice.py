@@ -67,6 +67,8 @@ class Largest:
     flag: str
     scale: Scale
     found: Found
+    capacity: int
+    """Bytes of the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,8 @@ def _limit(base: Base, machine: Machine, flag: str, named: str | None) -> Larges
                 points[value] = Point(value, None, outcome.why)
         return points
 
-    return Largest(flag, by, largest(measure, start, int(base.gpu.gib * GIB), by.step))
+    capacity = int(base.gpu.gib * GIB)
+    return Largest(flag, by, largest(measure, start, capacity, by.step), capacity)
 
 
 def _compared(base: Base, machine: Machine) -> Iterator[Row]:

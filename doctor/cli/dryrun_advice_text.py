@@ -48,14 +48,20 @@ def _largest(page: Page, found: Largest) -> None:
     points = {p.value: p.needed for p in f.points}
     if f.value and points.get(f.value) is not None:
         page.paragraph(
-            [(f"{by.name} {f.value} needs {size(points[f.value] or 0)}, replayed", "")], first="  ", hang=4
+            [(f"{by.name} {f.value} {_room(points[f.value] or 0, found)}, replayed", "")], first="  ", hang=4
         )
     if f.next is not None:
-        why = f"needs {size(f.next.needed)}" if f.next.needed is not None else f.next.why
+        why = _room(f.next.needed, found) if f.next.needed is not None else f.next.why
         page.paragraph([(f"{by.name} {f.next.value} {why}, replayed", "")], first="  ", hang=4)
     if not f.confirmed:
         page.paragraph([(f"not settled: {f.why}", "")], first="  ", hang=4)
     page.blank()
+
+
+def _room(needed: int, found: Largest) -> str:
+    """What one value needs, and how far that is from what there is."""
+    left = found.capacity - needed
+    return f"needs {size(needed)}, {size(abs(left))} {'less' if left >= 0 else 'more'} than there is"
 
 
 def _advice(page: Page, advice: MemoryAdvice) -> None:

@@ -22,13 +22,14 @@ spec = importlib.util.spec_from_file_location("start", sys.argv[1])
 start = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(start)
 main, replay, ground = start.load("main").main, start.load("replay"), start.load("ground")
+shortcuts = start.load("shortcuts")
 from torch._subclasses.fake_tensor import FakeTensorMode
 for job in sys.argv[2:]:
     pid = os.fork()
     if not pid:
         if job.endswith("long/job.json"):
             assert replay.Fakes is not FakeTensorMode
-            replay.Fakes, ground.of_shards = FakeTensorMode, lambda made: made
+            replay.Fakes, ground.of_shards, shortcuts.take = FakeTensorMode, lambda made: made, lambda: None
         main(job)
         os._exit(1)
     os.waitpid(pid, 0)

@@ -185,6 +185,6 @@ def _segments(base: Base) -> MeasuredChange | None:
         f.needed,
         f.fits,
         0.0,
-        f"reserved at most {f.reserved_expandable / 2**30:.2f} in place of {f.reserved_high / 2**30:.2f} GiB",
+        f"reserved at most {cost.size(f.reserved_expandable)} in place of {cost.size(f.reserved_high)}",
         SIMULATED,
     )

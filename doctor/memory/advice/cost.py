@@ -153,11 +153,16 @@ def words(before: Work, after: Work) -> str:
         said.append(f"products at {after.rate / before.rate:.3g} times the rate")
     moved = after.communicated - before.communicated
     if abs(moved) > max(1 << 20, 0.005 * before.communicated):
-        said.append(f"{moved / 2**30:+.2f} GiB sent per rank and step")
+        said.append(f"{'+' if moved > 0 else '-'}{size(abs(moved))} sent per rank and step")
     if after.copied:
-        said.append(f"{after.copied / 2**30:.2f} GiB copied to and from the host per step")
+        said.append(f"{size(after.copied)} copied to and from the host per step")
         said.append("the optimizer runs on the host")
     return ", ".join(said) or "no more compute or communication"
+
+
+def size(n: float) -> str:
+    """Bytes in GiB, or MiB below one."""
+    return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
 
 
 def basis(gpu: Product | None) -> str:

@@ -1,8 +1,8 @@
 """Fake tensors whose commonest operators take a short way: two thirds of a replay's operators are views.
 
-Torch's own way looks each call up in a cache by a key over all that the arguments are, and to make the key takes
-longer than a view or a product does. Shapes come from the same C++ code either way. What is not plainly one of
-those operators, or fails, takes torch's way.
+Torch's own way looks each call up in a cache by a key over all that the arguments are, and to make the key
+takes longer than a view or a product does. Shapes come from the same C++ code either way. What is not plainly
+one of those operators, or fails, takes torch's way.
 """
 
 from __future__ import annotations

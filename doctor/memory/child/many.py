@@ -7,6 +7,7 @@ the order of the list, so that what matters most is done where time ends.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -23,11 +24,13 @@ def main(path: str) -> None:
 
     with open(path, encoding="utf-8") as file:
         listed = json.load(file)
+    gc.disable()
     try:
         from . import replay, sizing  # noqa: F401 - imported once, for all forks
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+    gc.freeze()  # forks share the pages of what is not looked at
     running: dict[int, str] = {}
     waiting = list(listed["jobs"])
     until = time.monotonic() + float(listed["seconds"])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch._logging
 
-from . import ctc, used
+from . import ctc, shortcuts, used
 from .building import arguments_of, batch_function, batch_of, model_of
 from .calibrated import CalibratedChoices, CalibratedKernels, Calibration
 from .casting import Autocast
@@ -58,6 +58,7 @@ class Replay:
         stage.enter("sharding the model")
         sharded = Sharded(model, job, FakeGround(tracker))
         patch(tracker, bool(job.get("offload")))
+        shortcuts.take()
         ctc.install()
         sharded.on_meta()
         tracker.where.name(model)
