@@ -33,7 +33,8 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
     click.option(
         "--batch",
         metavar="FUNC",
-        help="FILE.py:FUNC, a function of a device that returns one batch as a tuple. [default for hf: ids, pictures or sounds]",
+        help="FILE.py:FUNC, a function of a device that returns one batch as a tuple. "
+        "[default for hf: ids, pictures or sounds]",
     ),
     click.option("--batch-args", metavar="JSON", help="Keyword arguments of FUNC, as a JSON object."),
     click.option(
