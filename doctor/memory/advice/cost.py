@@ -49,12 +49,21 @@ class Work:
         return self.inside + self.between
 
     @property
+    def moving(self) -> float:
+        """Seconds that communication takes."""
+        return self.inside / self.nvlink + self.between / (costs.NETWORK_GBPS * 1e9)
+
+    @property
+    def hides(self) -> bool:
+        """Whether communication takes longer than compute, and hides it."""
+        return self.flops is not None and self.moving >= self.flops / self.rate
+
+    @property
     def seconds(self) -> float | None:
         """The step's length, communication hidden behind compute where that is longer."""
         if self.flops is None:
             return None
-        computing = self.flops / self.rate
-        moving = self.inside / self.nvlink + self.between / (costs.NETWORK_GBPS * 1e9)
+        computing, moving = self.flops / self.rate, self.moving
         host = self.copied / (costs.PCIE_COPY_GBPS * 1e9) + self.on_host / (costs.HOST_OPTIMIZER_GBPS * 1e9)
         return max(computing, moving) + host
 
@@ -148,7 +157,8 @@ def words(before: Work, after: Work) -> str:
     said = []
     compute = after.forwards / before.forwards - 1
     if abs(compute) > 0.005:
-        said.append(f"{compute:+.0%} compute")
+        hidden = " hidden behind communication" if before.hides and after.hides else ""
+        said.append(f"{compute:+.0%} compute{hidden}")
     if after.rate != before.rate:
         said.append(f"products at {after.rate / before.rate:.3g} times the rate")
     moved = after.communicated - before.communicated

@@ -1,0 +1,25 @@
+"""What a change costs, in words: compute that communication hides is not a slower step."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_doctor.memory.advice.cost import Work, size, slowdown, words
+
+
+def step(forwards: float, between: float) -> Work:
+    return Work(forwards, forwards * 1e12, 1e12, 0.0, between, 0.0, 0.0, 3e11)
+
+
+@pytest.mark.parametrize(("between", "hidden"), [(9e11, True), (1e9, False)])
+def test_compute_behind_communication_says_so(between: float, hidden: bool) -> None:
+    before, after = step(3, between), step(4, between)
+    assert slowdown(before, after) == pytest.approx(0.0 if hidden else 1 / 3)
+    said = words(before, after)
+    assert said == "+33% compute" + (" hidden behind communication" if hidden else "")
+
+
+def test_sizes_below_a_gibibyte_are_not_rounded_away() -> None:
+    assert words(step(3, 5e9), step(3, 5e9 - (9 << 20))) == "no more compute or communication"
+    assert words(step(3, 5e9), step(3, 5e9 - (90 << 20))) == "-90.0 MiB sent per rank and step"
+    assert (size(3 << 29), size(5 << 20)) == ("1.50 GiB", "5.0 MiB")
