@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory.fits import size
+from fsdp_doctor.checks.memory._common import size
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, ok, skip, warn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory.fits import TIGHT, moment, size
+from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, moment, saved, saving, short, size
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import (
@@ -109,7 +109,7 @@ def rehearsed_job_does_not_fit(facts: Facts, options: Options) -> Iterator[Findi
             f"at most {size(f.capacity)} ({f.gpu})",
             fix=Fix(_advice(f)),
         )
-    elif f.needed > TIGHT * f.capacity:
+    elif short(f):
         yield warn(
             f"needs {size(f.needed)} of {size(f.capacity)}; {moment(f)}",
             f"below {TIGHT:.0%} of the GPU",
@@ -149,8 +149,11 @@ def _advice(f: MemoryForecast) -> str:
     if not f.peak.step:
         return "Shard the model before it is moved to the GPU: build it on the meta device or on the host"
     largest = max(f.peak.parts, key=lambda p: p.bytes).name if f.peak.parts else ""
+    best = max(f.causes, key=lambda c: saved(f, c), default=None)
+    if best is not None and saved(f, best) >= SHARE * f.highest:
+        return WAYS[best.name] + saving(f, best.name)
     if largest == "activations":
-        return "Checkpoint activations of the blocks, or take a smaller batch"
+        return "Checkpoint the activations of the blocks, or take a smaller batch"
     if largest in ("parameters", "optimizer state"):
         return "Shard over more ranks, or keep parameters and optimizer state on the host"
     return "Take a smaller batch or shorter sequences, or finer units; dryrun says what each would save"

@@ -37,7 +37,9 @@ def capacity(plan: UnitPlan) -> tuple[int, str]:
 
 def unsharded(plan: UnitPlan) -> Finding | None:
     """A skip where there are no units to judge."""
-    if plan.api == "ddp" or plan.shard_size <= 1:
+    if plan.api == "ddp":
+        return skip("ddp shards nothing")
+    if plan.shard_size <= 1:
         return skip(f"{plan.api} {plan.strategy} on {plan.shard_size} rank(s) of a group shards nothing")
     return None
 

@@ -19,7 +19,7 @@ from fsdp_doctor.checks.wrap._common import (
 )
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
-from fsdp_doctor.engine.units import sizes
+from fsdp_doctor.engine.units import members, sizes
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, info, ok, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import UnitPlan
@@ -29,6 +29,8 @@ WORTH_WRAPPING = 100_000_000
 ONE_UNIT = 0.25
 WORKING_SET = 0.15
 """Part of the GPU that the buffers of one unit may take."""
+SPLITS = 0.25
+"""Part of a unit that modules inside it must hold, for units of them to make it smaller."""
 ROOT_OVER_MEDIAN, ROOT_SHARE, ROOT_BYTES = 1.5, 0.20, 0.01
 UNEVEN = 3.0
 TINY = 1_000_000
@@ -97,13 +99,28 @@ def unit_too_large(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok(f"at most {size(taken)} of buffers for two units, {taken / room:.1%} of {called}")
         return
     inner = plan.units[worst].inner
+    splits = bool(inner) and inner[0].elements >= SPLITS * each[worst].elements
     yield warn(
         f"{unit_name(plan, worst)}: {count(each[worst].elements)} parameters, {size(taken)} of buffers for "
         f"it and the next unit, {taken / room:.0%} of {called}; inside: "
         f"{inner_words(inner) or 'nothing smaller'}",
         f"at most {WORKING_SET:.0%} of the GPU",
-        fix=wrap_fix(plan, [inner[0].kind] if inner else [], ", besides the block itself"),
+        fix=wrap_fix(plan, [inner[0].kind], ", besides the block itself")
+        if splits
+        else _own_module(plan, worst),
         confidence=Confidence.HIGH if plan.capacity is not None else Confidence.MEDIUM,
+    )
+
+
+def _own_module(plan: UnitPlan, i: int) -> Fix:
+    """What to do with a unit whose own parameters make it large."""
+    held = members(plan)[i]
+    if not held:
+        return Fix("Make the modules inside it units of their own")
+    p = max(held, key=lambda q: q.elements)
+    return Fix(
+        f"No module inside it holds much of it: put {p.name} {list(p.shape)} and its like into a module of "
+        "their own that is a unit, or shard the experts by expert parallelism"
     )
 
 

@@ -85,6 +85,12 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
         help="Ranks that share a node's host memory. [default: 8]",
     ),
     click.option(
+        "--host-memory",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="GIB",
+        help="Memory of a node, which its ranks share.",
+    ),
+    click.option(
         "--dtype", metavar="DTYPE", help="dtype of the original parameters. [default: the model's own]"
     ),
     click.option("--autocast", metavar="DTYPE", help="Run forward under torch.autocast."),
@@ -172,6 +178,7 @@ def job_of(own: dict[str, object]) -> Job:
         use_orig_params=bool(own["use_orig_params"]),
         plan_only=bool(own["plan_only"]),
         ranks_per_node=_int(own["ranks_per_node"]),
+        host_gib=own["host_memory"] if isinstance(own["host_memory"], float) else None,
         forward_prefetch=_int(own["forward_prefetch"]),
         backward_prefetch=str(own["backward_prefetch"]) if own["backward_prefetch"] is not None else None,
         limit_all_gathers=bool(own["limit_all_gathers"]),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from fsdp_doctor.memory.bounds import late_buckets, reserved
-from fsdp_doctor.memory.events import FREE, MARK, EventList
+from fsdp_doctor.memory.causes import causes
 from fsdp_doctor.memory.job import Job
+from fsdp_doctor.memory.kinds import ACTIVATIONS, context, kinds_of
 from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.replay import Replay
 from fsdp_doctor.memory.rules import rules_used
@@ -29,41 +29,6 @@ from fsdp_doctor.tables.substitutions import MARGIN, known
 
 HOLDERS = 12
 """Entries of the list of tensors at the peak."""
-PARAMETERS, OPTIMIZER, GRADIENTS, BUFFERS = "parameters", "optimizer state", "gradients", "FSDP buffers"
-ACTIVATIONS, TEMPORARIES, BATCH, WORKSPACES = "activations", "temporaries", "batch", "workspaces"
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """In which phase of which step each row falls."""
-
-    starts: tuple[int, ...]
-    names: tuple[str, ...]
-    step_of: tuple[int, ...]
-
-    def at(self, row: int) -> tuple[int, str]:
-        """Step (0 before the first) and phase."""
-        from bisect import bisect_right
-
-        i = bisect_right(self.starts, row) - 1
-        return (self.step_of[i], self.names[i]) if i >= 0 else (0, "start")
-
-
-def context(events: EventList) -> Context:
-    """The phases of an event list."""
-    starts: list[int] = []
-    names: list[str] = []
-    numbers: list[int] = []
-    step = 0
-    for row, (kind, _, _, _, operator, _) in enumerate(events.rows()):
-        if kind == MARK:
-            name = events.operator_names[operator]
-            if name.startswith("step "):
-                step = int(name[5:])
-            starts.append(row)
-            names.append(name)
-            numbers.append(step)
-    return Context(tuple(starts), tuple(names), tuple(numbers))
 
 
 def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) -> MemoryForecast:
@@ -75,7 +40,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
     peak_row = max((p for p in run.phases), key=lambda p: p.peak).peak_row
     when = context(events)
     held = living(events, peak_row)
-    kinds = _kinds(events, held, when, peak_row)
+    kinds = kinds_of(events, held, when, peak_row, unreduced=job.no_sync and job.accumulate > 1)
     parts = _parts(held, kinds)
     step, phase = when.at(peak_row)
     overhead = _overhead(job, gpu)
@@ -97,7 +62,13 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
         reserved_high=high,
         reserved_expandable=simulate(events, expandable=True).reserved_peak,
         steady=_between(run),
-        host=HostNeed(run.host.peak, run.host.pinned, run.host.pinned_requested, job.ranks_on_node),
+        host=HostNeed(
+            run.host.peak,
+            run.host.pinned,
+            run.host.pinned_requested,
+            job.ranks_on_node,
+            int(job.host_gib * GIB) if job.host_gib is not None else None,
+        ),
         overhead=overhead,
         margin=int(max(peak, late) * MARGIN) + max(0, late - peak),
         gpu=gpu.name if gpu is not None else "",
@@ -107,6 +78,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
         unknown_operators=_unknown(held, _covered(done.about)),
         preparation=_preparation(run),
         rules=rules_used(done.about, gpu.sm if gpu is not None else DEFAULT_SM),
+        causes=causes(events, held, {b: k == ACTIVATIONS for b, k in kinds.items()}, run.peak),
     )
 
 
@@ -140,45 +112,6 @@ def _overhead(job: Job, gpu: Product | None) -> Overhead:
     nccl = row.nccl_first + (groups - 1) * row.nccl_more if job.world_size > 1 else 0
     basis = "measured on an H200" if row.measured else "typical figures"
     return Overhead(row.context, HANDLES * row.cublas, nccl, basis)
-
-
-def _kinds(events: EventList, held: Iterable[Living], when: Context, at: int) -> dict[int, str]:
-    """What each living block is, by when it was made and how long it stays."""
-    ends = _ends(events, at)
-    found: dict[int, str] = {}
-    for b in held:
-        step, phase = when.at(b.row)
-        end = ends.get(b.block)
-        end_step, end_phase = when.at(end) if end is not None else (99, "end")
-        stays = (
-            end is None
-            or (end_step, end_phase) in ((step, "after optimizer"), (step, "optimizer"))
-            or end_step > step
-        )
-        if b.operator.startswith(("fsdp:", "ddp:")):
-            found[b.block] = BUFFERS if not (stays and phase == "backward") else GRADIENTS
-        elif b.operator.endswith(" workspace"):
-            found[b.block] = WORKSPACES
-        elif phase == "init":
-            found[b.block] = PARAMETERS
-        elif phase == "batch":
-            found[b.block] = BATCH
-        elif phase == "optimizer":
-            found[b.block] = OPTIMIZER if end is None or end_step > step else TEMPORARIES
-        elif phase == "backward":
-            found[b.block] = GRADIENTS if stays else TEMPORARIES
-        elif phase == "forward":
-            later = end is None or end_step > step or end_phase != "forward"
-            found[b.block] = ACTIVATIONS if later else TEMPORARIES
-        else:
-            found[b.block] = TEMPORARIES
-    return found
-
-
-def _ends(events: EventList, at: int) -> dict[int, int]:
-    return {
-        block: row for row, (kind, block, _, _, _, _) in enumerate(events.rows()) if kind == FREE and row > at
-    }
 
 
 def _parts(held: Iterable[Living], kinds: Mapping[int, str]) -> tuple[Part, ...]:

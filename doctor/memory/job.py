@@ -85,6 +85,8 @@ class Job:
     """The last four are DistributedDataParallel's arguments."""
     ranks_per_node: int = 8
     """Ranks that share a node: they share its host memory, and FSDP1's hybrid strategies shard among them."""
+    host_gib: float | None = None
+    """Memory of a node in GiB; None where it is not known."""
 
     def validate(self) -> None:
         """Raises `JobError` for what cannot be run, before a child is started for it."""

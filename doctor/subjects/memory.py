@@ -49,6 +49,22 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """Tensors at the peak that one change of the program would take away."""
+
+    name: str
+    """loss: logits and what the loss makes of them; scores: tokens by tokens, of attention; activations: what
+    the forward of blocks keeps for their backward."""
+    bytes: int
+    tensors: int
+    modules: tuple[str, ...]
+    """Those that made them; of activations the blocks."""
+    without: int | None
+    """The highest allocated bytes if they were not made (of activations: but those of one block); None where
+    that cannot be said."""
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """One phase of the timeline."""
 
@@ -86,6 +102,8 @@ class HostNeed:
     """What the pinned tensors hold."""
     ranks: int = 1
     """Ranks that share a node."""
+    capacity: int | None = None
+    """Memory of the node; None where it is unknown."""
 
     @property
     def node(self) -> int:
@@ -146,6 +164,12 @@ class MemoryForecast:
     """The highest allocated bytes before the first step, which `allocated` leaves out."""
     rules: tuple[RuleUsed, ...] = ()
     """How CUDA runs operators of the job otherwise than their shapes say, and how that is known."""
+    causes: tuple[Cause, ...] = ()
+    """What makes the peak and a change of the program would take away, the largest first."""
+
+    def cause(self, name: str) -> Cause | None:
+        """The cause of a name, where it is one."""
+        return next((c for c in self.causes if c.name == name), None)
 
     @property
     def highest(self) -> int:
