@@ -57,12 +57,12 @@ def _advice(answer: MemoryAnswer, f: MemoryForecast, plan: UnitPlan | None) -> s
     """The change that takes most away, as far as the parts of the peak say."""
     parts = {p.name: p.bytes for p in f.peak.parts}
     largest = max(parts, key=lambda k: parts[k]) if parts else ""
-    if answer.api == "ddp" or answer.strategy == "NO_SHARD":
+    if answer.world_size > 1 and (answer.api == "ddp" or answer.strategy == "NO_SHARD"):
         return "Shard: every rank holds all parameters, gradients and optimizer states (FULL_SHARD)"
     if not f.peak.step and answer.wrap:
         return "Take smaller units, or build them one after the other: a unit is whole while it is sharded"
     gathered = sum(parts.get(name, 0) for name in ("FSDP buffers", "gradients", "parameters"))
-    if not answer.wrap and (not f.peak.step or gathered >= SHARE * f.highest):
+    if answer.api != "ddp" and not answer.wrap and (not f.peak.step or gathered >= SHARE * f.highest):
         classes = f" {','.join(plan.suggested)}" if plan is not None and plan.suggested else ""
         return f"Wrap the repeated blocks (--wrap{classes}): the whole model is one unit"
     if answer.no_sync and parts.get("unsharded gradients", 0) >= SHARE * f.highest:

@@ -27,19 +27,23 @@ def _band(low: int, high: int) -> str:
 def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
     """The figures above the findings."""
     page = Page(style)
-    group = f", shards over {plan.shard_size}" if plan.shard_size != plan.world_size else ""
+    group = f" {plan.strategy}" if plan.api != "ddp" else ""
+    if plan.api != "ddp" and plan.shard_size != plan.world_size:
+        group += f", shards over {plan.shard_size}"
     page.paragraph(
         [
             (
                 f"{parameters(plan.elements)} parameters in {len(plan.units)} "
                 f"unit{'s' if len(plan.units) > 1 else ''}, "
-                f"rank 0 of {plan.world_size} ({plan.api} {plan.strategy}{group})",
+                f"rank 0 of {plan.world_size} ({plan.api}{group})",
                 "bold",
             )
         ]
     )
     lines = [
-        f"peak allocated {size(forecast.highest)} (step {forecast.peak.step}, {forecast.peak.phase}"
+        f"peak allocated {size(forecast.highest)} ("
+        + (f"step {forecast.peak.step}" if forecast.peak.step else "before the first step")
+        + f", {forecast.peak.phase}"
         + (f", {forecast.peak.module}" if forecast.peak.module else "")
         + ")",
         "of which " + ", ".join(f"{p.name} {size(p.bytes)}" for p in forecast.peak.parts),
@@ -63,8 +67,9 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
         f"needed {size(forecast.needed)}: allocated, "
         + ("" if before else f"margin {size(forecast.margin)}, ")
         + "context "
-        f"{size(overhead.context)}, libraries {size(overhead.libraries)}, NCCL {size(overhead.nccl)} "
-        f"({overhead.basis})"
+        f"{size(overhead.context)}, libraries {size(overhead.libraries)}"
+        + (f", NCCL {size(overhead.nccl)}" if overhead.nccl else "")
+        + f" ({overhead.basis})"
     )
     if forecast.capacity is not None:
         needed += f"; {forecast.gpu} has {size(forecast.capacity)}"

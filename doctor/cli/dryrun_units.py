@@ -17,12 +17,14 @@ HEAD = ("units", "class", "parameters", "gathered", "shard", "padding", "")
 def render(plan: UnitPlan, style: Style) -> str:
     """A line per run of like units, the root first."""
     page = Page(style)
-    group = f", shards over {plan.shard_size}" if plan.shard_size != plan.world_size else ""
+    sharded = f" {plan.strategy}" if plan.api != "ddp" else ""
+    split = sharded and plan.shard_size != plan.world_size
+    group = f", shards over {plan.shard_size}" if split else ""
     gathered = plan.param_dtype or "their own dtype"
-    kinds = f"{gathered}, reduced in {plan.reduce_dtype or gathered}"
-    page.paragraph(
-        [(f"plan: {plan.api} {plan.strategy}, {plan.world_size} ranks{group}, gathered in {kinds}", "bold")]
-    )
+    kinds = f"gathered in {gathered}, reduced in {plan.reduce_dtype or gathered}"
+    if plan.api == "ddp":
+        kinds = "whole on each"
+    page.paragraph([(f"plan: {plan.api}{sharded}, {plan.world_size} ranks{group}, {kinds}", "bold")])
     rows = [HEAD, *_rows(plan)]
     more = len(rows) - 1 - LINES
     rows = rows[: LINES + 1]
