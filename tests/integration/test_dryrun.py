@@ -143,7 +143,7 @@ def test_a_model_larger_than_the_host(models: Path) -> None:
         ("raises", "batch", (), 1, "weights are missing", "raise RuntimeError"),
         ("cuda", "batch", (), 1, "leave the device to the doctor", "return Net().cuda()"),
         ("network", "batch", (), 1, "needs the network", "urlopen"),
-        ("exits", "batch", (), 1, "SystemExit: 3", "raise SystemExit"),
+        ("exits", "batch", (), 1, "ends the process with code 3", "raise SystemExit"),
         ("nothing", "batch", (), 1, "not a torch.nn.Module", None),
         ("nett", "batch", (), 1, "has no function 'nett'", None),
         ("net", "batches", (), 1, "has no function 'batches'", None),
