@@ -1,6 +1,7 @@
 """Figures of `fsdp-doctor dryrun`: time and memory at scale, and errors against what GPUs measured.
 
-`python -m bench.memory speed` replays a 7B model on 64 ranks and a 70B model on 1,024.
+`python -m bench.memory speed` replays a 7B model on 64 ranks and a 70B model on 1,024, plans the latter and asks
+for advice on the former.
 `python -m bench.memory accuracy [SET…] [--write]` compares the cases of fixtures/memory_truth (shared more hf own ranks
 ranks_more) with their truth; with `--write` it writes docs/dryrun-accuracy.md.
 """
@@ -21,23 +22,17 @@ ROOT = Path(__file__).parents[1]
 TRUTH = ROOT / "fixtures" / "memory_truth"
 MODELS = TRUTH / "shared" / "models.py"
 SETS = ("shared", "more", "hf", "own", "ranks", "ranks_more")
-SPEED = (
-    (
-        "7B x 64 ranks",
-        {"dim": 4096, "heads": 32, "layers": 32, "hidden": 11008},
-        {"batch": 1, "seq": 4096},
-        64,
-        (),
-        10,
-    ),
-    (
-        "70B x 1,024 ranks",
-        {"vocab": 128256, "dim": 8192, "heads": 64, "layers": 80, "hidden": 28672},
-        {"batch": 1, "seq": 8192},
-        1024,
-        ("--checkpoint-activations", "LlamaBlock"),
-        30,
-    ),
+SEVEN = ({"dim": 4096, "heads": 32, "layers": 32, "hidden": 11008}, {"batch": 1, "seq": 4096}, 64)
+SEVENTY = (
+    {"vocab": 128256, "dim": 8192, "heads": 64, "layers": 80, "hidden": 28672},
+    {"batch": 1, "seq": 8192},
+    1024,
+)
+SPEED: tuple[tuple[str, tuple[dict[str, int], dict[str, int], int], tuple[str, ...], int], ...] = (
+    ("7B x 64 ranks", SEVEN, (), 10),
+    ("70B x 1,024 ranks", SEVENTY, ("--checkpoint-activations", "LlamaBlock"), 30),
+    ("plan of 70B x 1,024 ranks", SEVENTY, ("--plan-only",), 5),
+    ("advice on 7B x 64 ranks", SEVEN, ("--advise",), 60),
 )
 
 
@@ -70,7 +65,7 @@ HEADS = (
 
 def speed() -> None:
     """Wall time of the whole command, resident memory of its child."""
-    for name, model, batch, world, more, goal in SPEED:
+    for name, (model, batch, world), more, goal in SPEED:
         command = [sys.executable, "-m", "fsdp_doctor", "dryrun", "--format", "json", "--gpu", "H100 80GB"]
         command += [
             "--model",
@@ -86,10 +81,13 @@ def speed() -> None:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         seconds = time.monotonic() - began
         data = json.loads(done.stdout)["data"]
-        print(
-            f"{name}: {data['params'] / 1e9:.1f}B parameters, peak {data['peak']['allocated_bytes'] / 2**30:.2f} GiB, "
-            f"{seconds:.1f} s (goal {goal}), {data['replay_rss_bytes'] / 2**20:.0f} MiB resident (goal 600)"
-        )
+        said = f"{name}: {data['params'] / 1e9:.1f}B parameters, {seconds:.1f} s (goal {goal})"
+        if "peak" in data:
+            said += f", peak {data['peak']['allocated_bytes'] / 2**30:.2f} GiB"
+            said += f", {data['replay_rss_bytes'] / 2**20:.0f} MiB resident (goal 600)"
+        if "advice" in data:
+            said += f", {len(data['advice'])} changes that help"
+        print(said, flush=True)
 
 
 def accuracy(names: list[str], write: bool) -> None:

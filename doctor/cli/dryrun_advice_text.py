@@ -44,7 +44,8 @@ def _largest(page: Page, found: Largest) -> None:
         page.paragraph([(what + "none is known", "bold"), (f" ({f.why})", "")], hang=2)
     else:
         said = "none" if f.value == 0 else str(f.value)
-        page.paragraph([(what + said, "bold"), (f" (now {by.value})", "")], hang=2)
+        steps = f", in steps of {by.step}" if by.step > 1 else ""
+        page.paragraph([(what + said, "bold"), (f" (now {by.value}{steps})", "")], hang=2)
     points = {p.value: p.needed for p in f.points}
     if f.value and points.get(f.value) is not None:
         page.paragraph(

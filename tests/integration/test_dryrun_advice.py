@@ -60,9 +60,23 @@ def dryrun(folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> dict[str, Any]:
+def asked(folder: Path) -> tuple[int, dict[str, Any], str]:
     options = ("--gpu", "2.2", "--advise", "--compare", "--max-batch", "--batch-arg", "rows")
-    return dryrun(folder, *BATCH, *options)[1]
+    return dryrun(folder, *BATCH, *options)
+
+
+@pytest.fixture(scope="module")
+def told(asked: tuple[int, dict[str, Any], str]) -> dict[str, Any]:
+    return asked[1]
+
+
+def test_one_line_says_what_will_be_replayed(asked: tuple[int, dict[str, Any], str]) -> None:
+    _, told, said = asked
+    (line,) = said.splitlines()
+    count = sum("why_not" not in row for row in told["strategies"])
+    assert f"--compare {count} strategies" in line and "--max-batch some" in line and " s" in line
+    tried = {c["change"] for c in told["advice"] if c["basis"] == "replayed"} | set(told["advice_no_help"])
+    assert f"--advise {len(tried) + len(told['advice_refused'])} changes" in line
 
 
 def test_each_change_saves_what_a_dry_run_of_it_says(folder: Path, told: dict[str, Any]) -> None:
