@@ -22,13 +22,15 @@ ROOT = Path(__file__).parents[1]
 TRUTH = ROOT / "fixtures" / "memory_truth"
 MODELS = TRUTH / "shared" / "models.py"
 SETS = ("shared", "more", "hf", "own", "ranks", "ranks_more")
-SEVEN = ({"dim": 4096, "heads": 32, "layers": 32, "hidden": 11008}, {"batch": 1, "seq": 4096}, 64)
-SEVENTY = (
+Case = tuple[dict[str, int], dict[str, int], int]
+"""Arguments of the model and of its batch, and ranks."""
+SEVEN: Case = ({"dim": 4096, "heads": 32, "layers": 32, "hidden": 11008}, {"batch": 1, "seq": 4096}, 64)
+SEVENTY: Case = (
     {"vocab": 128256, "dim": 8192, "heads": 64, "layers": 80, "hidden": 28672},
     {"batch": 1, "seq": 8192},
     1024,
 )
-SPEED: tuple[tuple[str, tuple[dict[str, int], dict[str, int], int], tuple[str, ...], int], ...] = (
+SPEED: tuple[tuple[str, Case, tuple[str, ...], int], ...] = (
     ("7B x 64 ranks", SEVEN, (), 10),
     ("70B x 1,024 ranks", SEVENTY, ("--checkpoint-activations", "LlamaBlock"), 30),
     ("plan of 70B x 1,024 ranks", SEVENTY, ("--plan-only",), 5),
@@ -85,7 +87,7 @@ def speed() -> None:
         if "peak" in data:
             said += f", peak {data['peak']['allocated_bytes'] / 2**30:.2f} GiB"
             said += f", {data['replay_rss_bytes'] / 2**20:.0f} MiB resident (goal 600)"
-        if "advice" in data:
+        if "--advise" in more:
             said += f", {len(data['advice'])} changes that help"
         print(said, flush=True)
 
@@ -102,7 +104,7 @@ def accuracy(names: list[str], write: bool) -> None:
         kept = [
             r
             for r in (
-                row(c, t, e, more.get(f"{name}/{c['id']}", t.get("ranks", ())[1:]))
+                row(c, t, e, more.get(f"{name}/{c['id']}", t.get("ranks", ())[1:]))  # type: ignore[index]
                 for (c, t), e in zip(cases, found, strict=True)
             )
             if r is not None
