@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class Parts:
     """The parts of a tensor as torch cuts it; all are made only where another than the first is asked for."""
 
     def __init__(self, cut: Any, tensor: torch.Tensor, ranks: int, dim: int) -> None:
-        self._cut = lambda: cut(tensor, ranks, dim)
+        self._cut: Callable[[], Any] = lambda: cut(tensor, ranks, dim)
         self._tensor, self._ranks, self._dim = tensor, ranks, dim
 
     def __getitem__(self, rank: int) -> torch.Tensor:
