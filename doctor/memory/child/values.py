@@ -89,7 +89,7 @@ def intercept(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | A
 
 def sized(handler: Any) -> bool:
     """Whether a handler decides about memory."""
-    return handler is not _scalar
+    return handler not in (_scalar, _equal)
 
 
 def _scalar(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:

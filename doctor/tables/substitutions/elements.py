@@ -145,7 +145,7 @@ ENTRIES = (
         by_call=True,
     ),
     Substitution(
-        ("aten::index", "aten::nonzero", "aten::masked_select"),
+        ("aten::index", "aten::nonzero", "aten::masked_select", "aten::bincount"),
         "counts, then writes as many as the mask's values say or a balanced choice gives",
         ASSUMED,
         "values of the batch are computed; others are assumed and listed",
