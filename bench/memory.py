@@ -52,7 +52,7 @@ by more than 0.052 %, nor what is left after one by more than 0.029 %. Two of th
 by -0.104 % and -0.000 %: the GPU's own spread. A convolution net whose cuDNN algorithms had only been assumed was off
 by -15.6 %, and by nothing after `--calibrate`.
 """
-BUCKETS = """NCCL may keep the buckets that DDP replaces before its second step until that step's backward is over. It is a
+BUCKETS = """NCCL may keep the buckets that DDP replaces before its second step until that step is over. It is a
 matter of timing; the verdict's margin holds the difference.
 """
 RESTS = """A block may be larger than what was asked for: up to 1 MiB stays with it. Which free block that is follows from

@@ -42,13 +42,13 @@ def reserved(events: EventList, run: Run, later: Run) -> tuple[int, int]:
 
 
 def late_buckets(events: EventList) -> int:
-    """The peak where DDP's first buckets live through the backward in which they are replaced; else 0."""
+    """The peak where DDP's first buckets live through the step in which they are replaced; else 0."""
     replaced = _replaced(events)
     return simulate(_moved(events, *replaced)).peak if replaced else 0
 
 
 def _replaced(events: EventList) -> tuple[set[int], int] | None:
-    """The buckets that were freed in a forward, and the row of the end of the backward behind it."""
+    """The buckets that were freed in a forward, and the row of the end of the step behind it."""
     buckets: set[int] = set()
     freed: set[int] = set()
     for row, (kind, block, _, _, operator, _) in enumerate(events.rows()):
@@ -56,7 +56,7 @@ def _replaced(events: EventList) -> tuple[set[int], int] | None:
             buckets.add(block)
         elif kind == FREE and block in buckets:
             freed.add(block)
-        elif kind == MARK and freed and events.operator_names[operator] in ("clip", "after backward"):
+        elif kind == MARK and freed and events.operator_names[operator] in ("after optimizer", "end of step"):
             return freed, row
     return None
 
