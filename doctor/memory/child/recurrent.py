@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import recurrent_weights
-from .recurrent_shape import Shape, persistent
+from .recurrent_shape import Shape, on_chip
 
 OPERATORS = {
     "lstm": torch.ops.aten.lstm.input,
@@ -150,8 +150,8 @@ class Recurrence:
         measured = self._measured(kind, x, states, params, layers, dropout, both) if padded else None
         cell = states[1] if kind == "lstm" else states[0]  # which a projection leaves as wide as the gates
         projected = cell.shape[-1] != states[0].shape[-1]
-        on_chip = not projected and persistent(kind, x, cell, layers, both, padded, self._gpu)
-        shape = Shape(kind, x, cell, params, layers, both, dropout, measured, on_chip)
+        chip = on_chip(kind, x, cell, layers, both, padded and not projected, self._gpu)
+        shape = Shape(kind, x, cell, params, layers, both, dropout, measured, chip)
         return Recurrent.apply(shape, flat, x, *states, *params)
 
     def _measured(

@@ -1,7 +1,7 @@
 """Bytes of the reserve and the workspaces of one call of cuDNN's recurrent layers, by its layout.
 
 Calls measured on an H200 with cuDNN 9.19 are met to the byte; what is assumed beyond them stands at
-`Shape._gradients` and at `SMALL`.
+`Shape._gradients` and at `on_chip`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ KEPT = {"lstm": 5, "gru": 6, "rnn": 1}
 """Values that the reserve holds for each unit and step of a layer."""
 PER_LAYER = 8 << 20
 """Bytes of the workspace for each layer and direction, whatever its sizes."""
-SMALL = 384
-"""Hidden units up to which a plain layer keeps its weights on chip: seen at 256, not at 512."""
+SMALL = {"rnn": (384, 256), "lstm": (192, 128), "gru": (192, 128)}
+"""Hidden units up to which a layer's weights stay on chip, forward and backward."""
+ON_CHIP = {"rnn": 9, "lstm": 12, "gru": 14}
+"""Outputs of one direction that the phase over the layers then takes more."""
 
 
 class Shape:
@@ -33,7 +35,7 @@ class Shape:
         both: bool,
         dropout: float,
         measured: tuple[int, int, int] | None = None,
-        persistent: bool = False,
+        persistent: tuple[bool, bool] = (False, False),
     ) -> None:
         self.measured, self.persistent = measured, persistent
         self.kind, self.layers, self.directions, self.dropout = kind, layers, 2 if both else 1, dropout
@@ -62,48 +64,54 @@ class Shape:
         if self.measured:
             return self.measured[1 + backward]
         fixed = self.layers * self.directions * PER_LAYER + 256 + 8 * self.batch
-        return self.matrices * self.item + fixed + max(self._steps(), self._gradients())
+        chip = self.persistent[backward]
+        return self.matrices * self.item + fixed + max(self._steps(chip), self._gradients(chip))
 
-    def _steps(self) -> int:
+    def _steps(self, chip: bool) -> int:
         """The phase over the steps: gates of one layer at a time, its input and its output."""
         lstm, gates, cells = self.kind == "lstm", GATES[self.kind], self.layers * self.cell
-        if self.persistent:
-            return (5 * gates + 1) * self.one + self.narrow + (8 if lstm else 5) * cells
+        more = 4 * gates * self.one if chip else 0
         if self.directions == 2:
-            return 2 * (gates + 3) * self.one + self.narrow + (24 if lstm else 14) * cells
+            held = (18 if chip else 24) if lstm else 14
+            return 2 * (gates + 3) * self.one + more + self.narrow + held * cells
+        if chip:
+            return (gates + 1) * self.one + more + self.narrow + (8 if lstm else 5) * cells
         copies = bool(self.dropout and self.layers > 1)
         return (gates + 1 + copies) * self.one + self.narrow + (10 if lstm else 5) * cells
 
-    def _gradients(self) -> int:
+    def _gradients(self, chip: bool) -> int:
         """The phase over the layers: inputs and outputs both ways.
 
-        The cells' part is a line through two and three layers where there is one direction.
+        The cells' part is a line through two to eight layers where there is one direction; with a batch of 48
+        it is less steep.
         """
         single, wider = self.layers == 1, max(self.one, self.narrow)
-        on_chip = (8 + GATES[self.kind]) * self.one if self.persistent else 0
+        more = ON_CHIP[self.kind] + 2 * (not single and self.directions == 1) if chip else 0
         if self.directions == 2:
             size = (6 if single else 8) * self.one + 2 * self.narrow + 4 * wider
             cells = 14 * self.layers
         else:
             size = (3 if single else 2) * self.one + 2 * self.narrow + wider
-            cells = 5 + self.persistent if single else 8 + 13 * self.layers
+            cells = 6 * self.layers if chip else 5 if single else 8 + 13 * self.layers
         if self.kind == "lstm":
             cells += 6 * self.layers * self.directions
-        return size + on_chip + cells * self.cell
+        return size + more * self.one + cells * self.cell
 
 
-def persistent(
+def on_chip(
     kind: str, x: Any, hx: Any, layers: int, both: bool, padded: bool, gpu: Mapping[str, Any]
-) -> bool:
-    """Whether the weights stay on chip over all steps, by torch's choice in RNN.cpp or by cuDNN's own."""
+) -> tuple[bool, bool]:
+    """Whether the weights stay on chip over all steps, forward and backward, by torch's choice (RNN.cpp).
+
+    Small layers do so in fp16 and plain ones in fp32 too, as was seen; the others in fp32 are taken alike.
+    """
     hidden, batch, wide = int(hx.shape[-1]), int(hx.shape[-2]), int(x.shape[-1])
-    if layers > 1:
-        return False
-    if kind == "rnn" and hidden <= SMALL:
-        return True
     able = gpu["sm"] >= 80 and gpu["sm"] % 10 != 6 and gpu["processors"] >= 98
-    if x.dtype != torch.float16 or not padded or both or kind == "gru" or not able:
-        return False
-    if hidden > 1024 or hidden % 128 or wide % 128 or batch % 8 or batch > 128:
-        return False
-    return kind == "lstm" or batch < 96 or hidden < 896
+    if not padded or x.dtype == torch.bfloat16:
+        return False, False
+    forward, backward = (hidden <= most for most in SMALL[kind])
+    if not able or x.dtype != torch.float16 or layers > 1 or both or kind == "gru":
+        return forward, backward
+    fits = hidden <= 1024 and not hidden % 128 and not wide % 128 and not batch % 8 and batch <= 128
+    static = fits and (kind == "lstm" or batch < 96 or hidden < 896)
+    return forward or static, backward or static
