@@ -144,7 +144,8 @@ def test_what_the_optimizer_takes_for_its_step(of: type[Replayed]) -> None:
 def test_one_unit_gathers_and_reduces_all(of: type[Replayed], api: str, more: int) -> None:
     steady = 3 * S  # shards and states
     peak = of(f"{api} one unit").last.fwd_bwd_peak
-    assert 0 <= peak - (steady + P // 2 + P + more + BATCH) <= 2048  # the loss and its gradient
+    packed = 8 * (S // 2048) if api == "fsdp2" else 0  # a word for 2 KiB of a shard
+    assert 0 <= peak - (steady + P // 2 + P + more + BATCH + packed) <= 2048  # the loss and its gradient
 
 
 def test_kept_after_forward(of: type[Replayed]) -> None:
