@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from fsdp_doctor.findings import Confidence, Finding, Fix, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import Cause, MemoryAnswer, MemoryForecast
+from fsdp_doctor.tables.units import memory_size as size
 
 TIGHT = 0.92
 """Part of the GPU above which little is left for longer batches and fragmentation."""
@@ -21,13 +22,6 @@ WAYS = {
 """The change that takes a cause away."""
 
 Reason = Callable[[MemoryForecast], tuple[int, str] | None]
-
-
-def size(n: int) -> str:
-    """Bytes in GiB, or MiB below one, or KiB below one of those."""
-    if n >= 1 << 30:
-        return f"{n / 2**30:.2f} GiB"
-    return f"{n / 2**10:.1f} KiB" if 0 < n < 1 << 20 else f"{n / 2**20:.1f} MiB"
 
 
 def moment(f: MemoryForecast) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, moment, saved, short, size
+from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, moment, saved, short
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer, MemoryForecast
 from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.units import memory_size as size
 
 CODES = {"loss": "see MEM003", "scores": "see MEM004", "activations": "see MEM010"}
 """Where what a change saves is said."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import TIGHT, size
+from fsdp_doctor.checks.memory._common import TIGHT
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Finding, Fix, Row, fail, info, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer
 from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.units import memory_size as size
 
 
 @check("MEM013", Row.OOM, needs=(MemoryAnswer,), uses=(UnitPlan,), tags=("memory", "host"), cost=Cost.SECONDS)

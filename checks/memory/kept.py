@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import SHARE, judged, places, saving, size
+from fsdp_doctor.checks.memory._common import SHARE, judged, places, saving
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.engine.units import sizes
@@ -12,6 +12,7 @@ from fsdp_doctor.findings import Finding, Fix, Row, ok
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer, MemoryForecast
 from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.units import memory_size as size
 
 MOST = 0.5
 """Part of the peak from which activations are what makes it."""

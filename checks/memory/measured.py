@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import size
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer
 from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
+from fsdp_doctor.tables.units import memory_size as size
 
 
 @check("MEM008", Row.OOM, needs=(MemoryMeasurement,), tags=("memory",), cost=Cost.SECONDS)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import SHARE, judged, places, saving, short, size
+from fsdp_doctor.checks.memory._common import SHARE, judged, places, saving, short
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryAnswer, MemoryForecast
+from fsdp_doctor.tables.units import memory_size as size
 
 
 def _of_the_loss(f: MemoryForecast) -> tuple[int, str] | None:

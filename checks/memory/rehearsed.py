@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, moment, saved, saving, short, size
+from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, moment, saved, saving, short
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import (
@@ -25,6 +25,7 @@ from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import MemoryForecast
 from fsdp_doctor.subjects.memory_measured import MeasuredOom
 from fsdp_doctor.subjects.rehearsal import Rehearsal
+from fsdp_doctor.tables.units import memory_size as size
 
 UNJUDGED = ("operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate")
 """Kinds of problems that say nothing of the job itself."""

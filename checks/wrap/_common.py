@@ -6,18 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from fsdp_doctor.findings import Finding, Fix, skip
 from fsdp_doctor.subjects.unit_plan import Inner, Parameter, UnitPlan
+from fsdp_doctor.tables.units import unit_size as size
 
 GIB = 1 << 30
 TYPICAL = 80 * GIB
 """Memory of the GPU that is assumed where none was named."""
 LISTED = 4
-
-
-def size(n: float) -> str:
-    """Bytes in GiB, or a smaller unit below one."""
-    if n >= GIB:
-        return f"{n / GIB:.2f} GiB"
-    return f"{n / (1 << 20):.1f} MiB" if n >= 1 << 18 else f"{n / 1024:.3g} KiB"
 
 
 def count(n: float) -> str:

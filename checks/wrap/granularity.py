@@ -11,7 +11,6 @@ from fsdp_doctor.checks.wrap._common import (
     capacity,
     count,
     inner_words,
-    size,
     suggested,
     unit_name,
     unsharded,
@@ -23,6 +22,7 @@ from fsdp_doctor.engine.units import members, sizes
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, info, ok, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.units import unit_size as size
 
 WORTH_WRAPPING = 100_000_000
 """Elements below which one unit costs little."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.wrap._common import capacity, size, unit_name, unsharded
+from fsdp_doctor.checks.wrap._common import capacity, unit_name, unsharded
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.engine.units import item, members, padded_rows, sizes
 from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, ok, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import Parameter, UnitPlan
+from fsdp_doctor.tables.units import unit_size as size
 
 WARN, FAIL = 1.1, 2.0
 MATTERS = 0.001

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.wrap._common import capacity, count, listed, names, size
+from fsdp_doctor.checks.wrap._common import capacity, count, listed, names
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Row, Subject, fail, info, ok, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import Parameter, UnitPlan
+from fsdp_doctor.tables.units import unit_size as size
 
 BUFFERS = 0.01
 """Part of the GPU that buffers may take."""

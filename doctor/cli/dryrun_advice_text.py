@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fsdp_doctor.cli.dryrun_advice import Extra, Largest, Row
-from fsdp_doctor.cli.dryrun_text import size
 from fsdp_doctor.memory.advice.trial import Outcome
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.memory_advice import MeasuredChange, MemoryAdvice
+from fsdp_doctor.tables.units import memory_size as size
 
 
 def render(extra: Extra, style: Style) -> str:

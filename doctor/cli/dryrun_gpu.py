@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import click
 
-from fsdp_doctor.cli.dryrun_text import size
 from fsdp_doctor.diagnosis.oom import figures
 from fsdp_doctor.memory.job import Job
 from fsdp_doctor.memory.measure import NoGpu, at_hand, measure
@@ -16,6 +15,7 @@ from fsdp_doctor.subjects.fact import Known, Unknown
 from fsdp_doctor.subjects.memory import MemoryForecast
 from fsdp_doctor.subjects.memory_measured import GpuAtHand, MeasuredOom, MemoryMeasurement
 from fsdp_doctor.tables.gpu_memory import GIB, Product
+from fsdp_doctor.tables.units import memory_size as size
 
 NOT_ASKED = Unknown("not measured", "--on-gpu, on a machine with a GPU", absent=True)
 

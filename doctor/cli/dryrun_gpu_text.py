@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fsdp_doctor.cli.dryrun_text import size
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.memory_measured import MemoryMeasurement
+from fsdp_doctor.tables.units import memory_size as size
 
 HEAD = ("step", "moment", "predicted", "measured", "error", "left after", "measured", "error", "reserved")
 WHAT = "the peak of each moment and what is left after it; errors are predicted over measured, less one"

@@ -8,15 +8,9 @@ from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.memory import MemoryForecast
 from fsdp_doctor.subjects.unit_plan import UnitPlan
+from fsdp_doctor.tables.units import memory_size as size
 
 TENSORS = 6
-
-
-def size(n: int) -> str:
-    """Bytes in GiB, or MiB below one, or KiB below one of those."""
-    if n >= 1 << 30:
-        return f"{n / 2**30:.2f} GiB"
-    return f"{n / 2**10:.1f} KiB" if 0 < n < 1 << 20 else f"{n / 2**20:.1f} MiB"
 
 
 def _band(low: int, high: int) -> str:

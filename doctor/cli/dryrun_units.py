@@ -9,6 +9,7 @@ from fsdp_doctor.engine.units import UnitSize, sizes
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.unit_plan import Unit, UnitPlan
+from fsdp_doctor.tables.units import unit_size
 
 LINES = 20
 HEAD = ("units", "class", "parameters", "gathered", "shard", "padding", "")
@@ -62,8 +63,8 @@ def _rows(plan: UnitPlan) -> Iterator[tuple[str, ...]]:
             name,
             unit.kind,
             parameters(size.elements),
-            _size(size.gathered),
-            _size(size.shard),
+            unit_size(size.gathered),
+            unit_size(size.shard),
             f"{size.padding - 1:.1%}" if size.wasted else "-",
             note,
         )
@@ -94,9 +95,3 @@ def parameters(n: int) -> str:
         if n >= unit:
             return f"{n / unit:,.3f}{name}"
     return str(n)
-
-
-def _size(n: int) -> str:
-    if n >= 1 << 30:
-        return f"{n / 2**30:.2f} GiB"
-    return f"{n / 2**20:.1f} MiB" if n >= 1 << 18 else f"{n / 1024:.3g} KiB"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from fsdp_doctor.cli.dryrun_text import size
 from fsdp_doctor.memory.rehearsal.answers import typical_seconds
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
 from fsdp_doctor.subjects.memory import MemoryForecast, StepMemory
 from fsdp_doctor.subjects.rehearsal import Rehearsal, Unwritten
+from fsdp_doctor.tables.units import memory_size as size
 
 SHOWN = 6
 MODES = {

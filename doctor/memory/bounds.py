@@ -11,9 +11,6 @@ among repeated measurements of one case.
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import replace
-
 from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, USED, EventList
 from fsdp_doctor.memory.simulate import Run, simulate
 
@@ -67,16 +64,4 @@ def _moved(events: EventList, blocks: set[int], to: int) -> EventList:
     moved = [i for i in range(to) if kinds[i] == FREE and numbers[i] in blocks]
     gone = set(moved)
     order = [*(i for i in range(to) if i not in gone), *moved, *range(to, len(kinds))]
-
-    def column(values: array[int]) -> array[int]:
-        return array(values.typecode, [values[i] for i in order])
-
-    return replace(
-        events,
-        kinds=column(events.kinds),
-        blocks=column(events.blocks),
-        sizes=column(events.sizes),
-        streams=column(events.streams),
-        operators=column(events.operators),
-        modules=column(events.modules),
-    )
+    return events.of_rows(order)

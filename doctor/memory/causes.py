@@ -7,9 +7,7 @@ peak of the same events without its tensors: another moment may be nearly as hig
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, USED, WAITED, EventList
 from fsdp_doctor.memory.simulate import Living, simulate
@@ -143,18 +141,4 @@ def without(events: EventList, keys: set[tuple[str, str, int]], phase: str = "")
         if kind == WAITED or (kind in (ALLOCATE, FREE, USED) and block in gone):
             continue
         rows.append(row)
-
-    def column(values: array[int]) -> array[int]:
-        return array(values.typecode, [values[i] for i in rows])
-
-    return simulate(
-        replace(
-            events,
-            kinds=column(events.kinds),
-            blocks=column(events.blocks),
-            sizes=column(events.sizes),
-            streams=column(events.streams),
-            operators=column(events.operators),
-            modules=column(events.modules),
-        )
-    ).peak
+    return simulate(events.of_rows(rows)).peak

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ALLOCATE, FREE, MARK, USED, WAITED, HOST_ALLOCATE, HOST_FREE = range(7)
@@ -36,6 +36,22 @@ class EventList:
         """Kind, block, bytes, stream, operator, module of each event."""
         return zip(  # noqa: B905 - read to the same length
             self.kinds, self.blocks, self.sizes, self.streams, self.operators, self.modules
+        )
+
+    def of_rows(self, rows: Sequence[int]) -> EventList:
+        """The events of some rows, in the order in which they are named."""
+
+        def chosen(column: array[int]) -> array[int]:
+            return array(column.typecode, [column[row] for row in rows])
+
+        return replace(
+            self,
+            kinds=chosen(self.kinds),
+            blocks=chosen(self.blocks),
+            sizes=chosen(self.sizes),
+            streams=chosen(self.streams),
+            operators=chosen(self.operators),
+            modules=chosen(self.modules),
         )
 
 

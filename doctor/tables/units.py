@@ -18,6 +18,20 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
+def memory_size(count: int) -> str:
+    """Bytes of a GPU's memory: GiB, or MiB below one, or KiB below one of those."""
+    if count >= GIB:
+        return f"{count / GIB:.2f} GiB"
+    return f"{count / KIB:.1f} KiB" if 0 < count < MIB else f"{count / MIB:.1f} MiB"
+
+
+def unit_size(count: float) -> str:
+    """Bytes of a unit of parameters, which may be small: "0.3 MiB", "12 KiB"."""
+    if count >= GIB:
+        return f"{count / GIB:.2f} GiB"
+    return f"{count / MIB:.1f} MiB" if count >= MIB // 4 else f"{count / KIB:.3g} KiB"
+
+
 def percent(part: int, whole: int) -> int:
     """`part` of `whole` in per cent, rounded down; 0 of 0 is 0."""
     return part * 100 // whole if whole > 0 else 0

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from .course import nbytes
+
 
 def flash_backward(go: Any, q: Any, k: Any, v: Any, out: Any, *_: Any, **__: Any) -> Sequence[int]:
     """Copies where heads are not innermost, then what flash_api.cpp allocates."""
     b, h, t, d = q.shape
     rows, columns = -(-t // 128) * 128, -(-d // 32) * 32
-    copies = [_bytes(x) for x in (go, out) if not x.transpose(1, 2).is_contiguous()]
+    copies = [nbytes(x) for x in (go, out) if not x.transpose(1, 2).is_contiguous()]
     return (*copies, b * h * rows * 4, b * rows * h * columns * 4)  # softmax_d, dq accumulated in fp32
 
 
@@ -45,9 +47,5 @@ def efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> S
         space = space * 5 // 2
     delta = b * h * t * 4
     if q.dtype == torch.float32:
-        return ((_bytes(q), delta, delta), (delta, space))
+        return ((nbytes(q), delta, delta), (delta, space))
     return (delta, space)
-
-
-def _bytes(t: Any) -> int:
-    return int(t.numel()) * int(t.element_size())

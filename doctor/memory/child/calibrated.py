@@ -65,7 +65,7 @@ class CalibratedKernels(Kernels):
         if entry is None:
             return super().course(func, args, kwargs)
         name = func._schema.name
-        if name.removeprefix("aten::") in self.rules:
+        if name in self.rules:
             used.note(name)
         self._kept.setdefault(name, int(entry["kept"]))
         return stages(entry["during"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .course import nbytes
 from .reductions import buffers
 
 MIB = 1 << 20
@@ -46,7 +47,7 @@ def forward(
     kernel, item, channels = w.shape[2:], x.element_size(), w.shape[1] * groups if transposed else w.shape[0]
     made = _made(x, kernel, stride, padding, dilation, transposed) * channels * item
     if one(kernel):
-        return () if x.shape[0] * x[0, 0].numel() > PLACES_OF_ONE or x.dim() > 4 else (_bytes(x) + made,)
+        return () if x.shape[0] * x[0, 0].numel() > PLACES_OF_ONE or x.dim() > 4 else (nbytes(x) + made,)
     first = not transposed and x.shape[1] < FEW
     if first and small(kernel):
         return (_filled(x, 4),) if item == 4 and x.dim() == 4 else ()
@@ -69,8 +70,8 @@ def backward(processors: int, go: Any, x: Any, w: Any, *args: Any, **__: Any) ->
             return ()
         if x.dim() > 4:
             fill = FILL if item == 2 else 1
-            return (_filled(x, fill) + _filled(go, fill) + _bytes(w) + PARTS_OF_ONE,)
-        return (16 * wide,) if item == 4 or places > PLACES_OF_ONE * 2 else (_bytes(x) + _bytes(go),)
+            return (_filled(x, fill) + _filled(go, fill) + nbytes(w) + PARTS_OF_ONE,)
+        return (16 * wide,) if item == 4 or places > PLACES_OF_ONE * 2 else (nbytes(x) + nbytes(go),)
     first = not transposed and x.shape[1] < FEW
     fill = FILL if item == 2 else 4 if first else 1
     copies = _filled(x, fill) + _filled(go, fill) + _filled(w, fill)
@@ -138,11 +139,7 @@ def _made(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, transpo
     return n
 
 
-def _bytes(t: Any) -> int:
-    return int(t.numel()) * int(t.element_size())
-
-
 def _filled(t: Any, to: int) -> int:
     """Bytes with the channels rounded up."""
     channels = t.shape[1]
-    return _bytes(t) // channels * (-(-channels // to) * to) if channels else 0
+    return nbytes(t) // channels * (-(-channels // to) * to) if channels else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 RESULTS = 0
 
@@ -13,18 +14,19 @@ class Course:
     def __init__(self) -> None:
         self.steps: list[int] = []
         """Bytes to take; `RESULTS`; or below zero, -k gives back the k-th block that was taken."""
-        self._taken = 0
+        self.taken = 0
+        """How many blocks were."""
 
     def take(self, *sizes: int) -> Course:
         """Blocks of so many bytes; none for nothing."""
-        for size in sizes:
+        for size in filter(None, sizes):
             self.steps.append(size)
-            self._taken += 1
+            self.taken += 1
         return self
 
     def lend(self, size: int) -> Course:
         """A block that is given back at once, such as what a sort needs."""
-        return self.take(size).give(self._taken)
+        return self.take(size).give(self.taken) if size else self
 
     def give(self, block: int) -> Course:
         """Give back the block that was taken as the `block`-th, from one."""
@@ -35,6 +37,11 @@ class Course:
         """Here the results are allocated."""
         self.steps.append(RESULTS)
         return self
+
+
+def nbytes(t: Any) -> int:
+    """Bytes of a tensor's elements."""
+    return int(t.numel()) * int(t.element_size())
 
 
 def sort_space(n: int) -> int:
@@ -55,11 +62,8 @@ def scan_space(n: int) -> int:
 def stages(*blocks: Sequence[int]) -> list[int]:
     """Steps where results come first and each stage gives its blocks back before the next begins."""
     course = Course().results()
-    taken = 0
     for stage in blocks:
-        sizes = [s for s in stage if s]
-        course.take(*sizes)
-        taken += len(sizes)
-        for k in range(taken, taken - len(sizes), -1):
+        before = course.taken
+        for k in range(course.take(*stage).taken, before, -1):
             course.give(k)
     return course.steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .course import Course, scan_space, sort_space, unique_space
+from .course import Course, nbytes, scan_space, sort_space, unique_space
 
 LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 """Rows, and the length of a row from which several blocks look for its largest values."""
@@ -21,7 +21,7 @@ MANY_TO_A_SEGMENT = 64
 def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int] | Course:
     """Parts of the gradient's sums, where the indices are sorted (Embedding.cu)."""
     n = int(indices.numel())
-    return _sorted(Course(), 0, go, n, int(rows)) if n > SORTED_FROM else ()
+    return _sorted(Course(), go, n, int(rows)) if n > SORTED_FROM else ()
 
 
 def bag_results(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
@@ -48,13 +48,12 @@ def bag_backward(
     n = int(indices.numel())
     if int(mode) == 2 or sparse or not n:
         return ()
-    copied = not go.is_contiguous()
-    course = Course().take(int(go.numel()) * int(go.element_size())) if copied else Course()
-    return _sorted(course, int(copied), go, n, int(rows))
+    return _sorted(Course().take(0 if go.is_contiguous() else nbytes(go)), go, n, int(rows))
 
 
-def _sorted(course: Course, before: int, go: Any, n: int, rows: int) -> Course:
-    """After the `before` blocks that a course has taken: sort, find the segments, add up their parts."""
+def _sorted(course: Course, go: Any, n: int, rows: int) -> Course:
+    """Go on with a course: sort, find the segments, add up their parts."""
+    before = course.taken
     segments = min(n, rows)
     parts = n // ROWS_PER_THREAD + segments
     width = -(-int(go.shape[-1]) // 32) * 32
@@ -64,7 +63,7 @@ def _sorted(course: Course, before: int, go: Any, n: int, rows: int) -> Course:
     course.take(8 * n, 8 * n, 8 * n).lend(sort_space(n)).give(before + 3).results()
     course.take(8 * n, 8, 8 * n).lend(unique_space(n)).give(before + 7)
     course.take(8 * segments, 8 * segments).lend(scan_space(segments)).take(8, 8 * parts)
-    return course.take(sums) if sums else course
+    return course.take(sums)
 
 
 def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:

@@ -13,18 +13,13 @@ from typing import Any
 import torch
 
 from . import attention_spaces, convolutions, indices, transforms, used
-from .course import Course, stages
+from .course import Course, nbytes, stages
 from .order import Packing
 from .reductions import buffers
 
 aten = torch.ops.aten
 MIB = 1 << 20
 Rule = Callable[..., "Sequence[Any] | Course"]
-
-
-def nbytes(t: Any) -> int:
-    """Bytes of a tensor's elements."""
-    return int(t.numel()) * int(t.element_size())
 
 
 HALF = (torch.float16, torch.bfloat16)
@@ -43,7 +38,7 @@ class Kernels:
         self.lt_workspace = int(gpu.get("cublaslt_workspace", MIB))
         self._lt: set[bool] = set()
         packing = Packing(self.processors)
-        self.rules: dict[str, Rule] = {
+        of_aten: dict[str, Rule] = {
             "convolution": convolutions.forward,
             "convolution_backward": partial(convolutions.backward, self.processors),
             "_scaled_dot_product_flash_attention_backward": attention_spaces.flash_backward,
@@ -74,7 +69,8 @@ class Kernels:
             **dict.fromkeys(SUMS, self._reduction),
             **dict.fromkeys(CHOICES, self._choice),
         }
-        self.of_fsdp: dict[str, Rule] = {
+        self.rules: dict[str, Rule] = {
+            **{f"aten::{name}": rule for name, rule in of_aten.items()},
             "fsdp::split_with_sizes_copy": packing.copy_out,
             "fsdp::chunk_cat": packing.copy_in,
         }
@@ -110,7 +106,7 @@ class Kernels:
         if schema is None:
             return ()
         name = schema.name
-        rule = self.rules.get(name[6:]) if name.startswith("aten::") else self.of_fsdp.get(name)
+        rule = self.rules.get(name)
         if rule is None:
             return ()
         used.note(name)
@@ -174,7 +170,7 @@ def _log_sigmoid(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]
 
 def _power(base: Any, *_: Any, **__: Any) -> Course:
     """A number to the power of a tensor goes to the GPU first (Pow.cpp)."""
-    return Course().take(*(() if isinstance(base, torch.Tensor) else (8,))).results()
+    return Course().take(0 if isinstance(base, torch.Tensor) else 8).results()
 
 
 def _im2col(x: Any, *_: Any, **__: Any) -> Sequence[int]:

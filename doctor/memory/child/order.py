@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Packing:
             return ()
         blocks = sum(_up(p, BYTES_PER_BLOCK) for p in parts)
         rounds = _up(blocks * chunks, self._most)
-        at_once = min(_root(rounds), chunks)
+        at_once = min(isqrt(max(rounds, 1) - 1) + 1, chunks)  # the square root, rounded up
         grain = BYTES_PER_BLOCK * _up(rounds, at_once)
         return (WORD * (4 * len(parts) + 1 + sum(_up(p, grain) for p in parts)),)
 
@@ -69,11 +70,3 @@ class Packing:
 
 def _up(n: int, by: int) -> int:
     return -(-n // by)
-
-
-def _root(n: int) -> int:
-    """The square root, rounded up."""
-    root = max(1, int(n**0.5))
-    while root * root < n:
-        root += 1
-    return root

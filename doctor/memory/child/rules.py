@@ -13,7 +13,7 @@ OF_TORCH = ("autocast", "ddp", "flatten_parameters", "gradient sums")
 def operators() -> frozenset[str]:
     """As torch's dispatcher names them; parts of torch without `::`."""
     kernels = Kernels({})
-    named = [*kernels.of_fsdp, *(f"aten::{name}" for name in kernels.rules)]
+    named = [*kernels.rules]
     named += [f"aten::{name.partition('.')[0]}" for name in Choices({}).kernels()]
     named += [func._schema.name for func in (*kernels.kept, *kernels.larger)]
     named += [func._schema.name for func, handler in HANDLERS.items() if sized(handler)]

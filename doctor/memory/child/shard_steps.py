@@ -14,13 +14,13 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import optimizer as optimizers
 
-ELEMENTWISE = (torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad)
-"""AdamW is an Adam."""
+optim = torch.optim
+ELEMENTWISE = (optim.Adam, optim.AdamW, optim.SGD, optim.RMSprop, optim.Adagrad)
 
 
 def of_shards(made: torch.optim.Optimizer) -> Any:
     """The optimizer, or one with the same `step` and `zero_grad` that allocates and frees the same."""
-    elementwise = isinstance(made, (*ELEMENTWISE, torch.optim.AdamW))
+    elementwise = isinstance(made, ELEMENTWISE)
     # where DTensors are no reason for the multi-tensor way, shards must not be one either
     listed = DTensor in getattr(optimizers, "_foreach_supported_types", ())
     sharded = any(isinstance(p, DTensor) for group in made.param_groups for p in group["params"])

@@ -106,22 +106,30 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
             larger = {
                 t.untyped_storage()._cdata: size for t, size in self.kernels.results(func, args, kwargs, out)
             }
+
+        def results() -> None:
+            if out is not None:
+                self._outputs(func, operator, args, kwargs, out, share, larger)
+
+        self._walk(self.kernels.course(func, args, kwargs) or (RESULTS,), operator, results)
+
+    def _walk(self, steps: Iterable[int], operator: str, results: Callable[[], None]) -> None:
+        """The steps of a `Course`; what is left at its end goes as in C++, the last block first."""
         taken: list[int] = []
-        for step in self.kernels.course(func, args, kwargs) or (RESULTS,):
+        for step in steps:
             if step > 0:
                 taken.append(self._new(step, operator + " (workspace)"))
             elif step < 0:
                 self._drop(taken[-step - 1])
                 taken[-step - 1] = -1
-            elif out is not None:
-                self._outputs(func, operator, args, kwargs, out, share, larger)
+            else:
+                results()
         for block in reversed(taken):
             self._drop(block)
 
     def during(self, sizes: Iterable[int], operator: str) -> None:
         """Blocks that a call takes beside its results and gives back."""
-        for block in reversed([self._new(size, operator + " (workspace)") for size in sizes if size]):
-            self._drop(block)  # as C++ does at the end of a scope
+        self._walk((size for size in sizes if size), operator, lambda: None)
 
     def _outputs(
         self,
@@ -133,16 +141,25 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         share: int | None,
         larger: Mapping[int, int],
     ) -> None:
-        host = self.host
-        if func is aten.lift_fresh.default:  # torch.tensor(literal), such as AdamW's counters of steps
-            host = True
-        elif self.any_host and not host:
-            inputs = list(tensors((args, kwargs)))
-            host = all(self.is_host(t) for t in inputs) if inputs else self.host
+        made_on_host = self._made_on_host(func, args, kwargs)
         for tensor in tensors(in_order(func, out)):
-            if tensor.device.type == "cpu" and not isinstance(tensor, DTensor):
+            host = self._lies_on_host(tensor, made_on_host)
+            if host is not None:
                 storage = tensor.untyped_storage()
                 self.watch(storage, operator, share, host, larger.get(storage._cdata))
+
+    def _made_on_host(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether a call makes host tensors, as far as the call tells."""
+        if func is aten.lift_fresh.default:  # torch.tensor(literal), such as AdamW's counters of steps
+            return True
+        if self.any_host and not self.host:
+            inputs = list(tensors((args, kwargs)))
+            return all(self.is_host(t) for t in inputs) if inputs else self.host
+        return self.host
+
+    def _lies_on_host(self, tensor: Any, made_on_host: bool) -> bool | None:
+        """Where a result lies; None where it is no memory of its own."""
+        return made_on_host if tensor.device.type == "cpu" and not isinstance(tensor, DTensor) else None
 
     def _left_operand(self, args: Any) -> tuple[int | None, Any]:
         """The block that the engine would add into, if this is one of its sums of gradients.

@@ -9,7 +9,6 @@ the job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,8 +18,6 @@ from torch.distributed.tensor import DTensor
 from .. import values
 from ..events import Events
 from ..kernels import Kernels
-from ..order import in_order
-from ..storages import tensors
 from ..tracker import Tracker
 
 aten = torch.ops.aten
@@ -72,20 +69,12 @@ class DeviceTracker(Tracker):
                 return super().__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **kwargs)
 
-    def _outputs(
-        self,
-        func: Any,
-        operator: str,
-        args: Any,
-        kwargs: Any,
-        out: Any,
-        share: int | None,
-        larger: Mapping[int, int],
-    ) -> None:
-        for tensor in tensors(in_order(func, out)):
-            if isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu":
-                storage, host = tensor.untyped_storage(), tensor.fake_device != GPU
-                self.watch(storage, operator, share, host, None if host else larger.get(storage._cdata))
+    def _made_on_host(self, func: Any, args: Any, kwargs: Any) -> bool:
+        return False
+
+    def _lies_on_host(self, tensor: Any, made_on_host: bool) -> bool | None:
+        fake = isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu"
+        return bool(tensor.fake_device != GPU) if fake else None
 
     def _moved(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """A real tensor on the GPU; torch would keep one of a single element where it was."""
