@@ -35,10 +35,16 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest command named where there is none of that name."""
+        """As click does, with the command named that is meant or nearest where there is none of that name."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in self.modules:
             from fsdp_doctor.config import nearest
 
-            ctx.fail(f"no command {name!r}{nearest(name, tuple(self.modules))}")
+            meant = self.otherwise(name)
+            said = f"; that is `{meant}`" if meant else nearest(name, tuple(self.modules))
+            ctx.fail(f"no command {name!r}{said}")
         return super().resolve_command(ctx, args)
+
+    def otherwise(self, name: str) -> str:
+        """The command line that a word stands for which is no command; "" where none is known."""
+        return ""

@@ -15,9 +15,9 @@ from typing import NoReturn
 import click
 
 from fsdp_doctor.cli.lazy import LazyGroup
+from fsdp_doctor.cli.otherwise import PROGRAM, meant
 from fsdp_doctor.cli.output import complain, silence
 
-PROGRAM = "fsdp-doctor"
 WRONG = 2
 BROKEN = 3
 INTERRUPTED = 130
@@ -59,6 +59,20 @@ class Commands(LazyGroup):
     """The commands of the tool."""
 
     modules = COMMANDS
+
+    def otherwise(self, name: str) -> str:
+        """Of words that users try, rows of the failure table and codes of checks."""
+        return meant(name) or _explained(name)
+
+
+def _explained(name: str) -> str:
+    """`explain` with a row or a code; "" for what is neither."""
+    from fsdp_doctor.engine.registry import registry
+    from fsdp_doctor.findings import Row
+
+    if name.lower() in {r.value for r in Row}:
+        return f"{PROGRAM} explain {name.lower()}"
+    return f"{PROGRAM} explain {name.upper()}" if registry().get(name.upper()) is not None else ""
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

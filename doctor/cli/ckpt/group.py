@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import click
 
 from fsdp_doctor.cli.lazy import LazyGroup
+from fsdp_doctor.cli.otherwise import CHECKPOINTS, PROGRAM, meant
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "inspect": ("fsdp_doctor.cli.ckpt.inspect", "What a checkpoint holds, and whether it is whole."),
@@ -26,6 +27,10 @@ class CheckpointGroup(LazyGroup):
     """The commands about checkpoints."""
 
     modules = COMMANDS
+
+    def otherwise(self, name: str) -> str:
+        """Of words that users try."""
+        return meant(name, CHECKPOINTS, f"{PROGRAM} ckpt")
 
 
 @click.group(

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from fsdp_doctor.cli import main as entry
+from fsdp_doctor.cli import otherwise
 from fsdp_doctor.cli.ckpt import group
 from fsdp_doctor.engine.registry import registry
 from fsdp_doctor.failure_table import FAILURE_TABLE
@@ -45,6 +46,38 @@ def test_no_command_and_unknown_command(doctor: Doctor) -> None:
     assert (done.status, done.err.splitlines()[0]) == (
         2, "fsdp-doctor: error: no command 'chek'; did you mean 'check'?",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("plan", "dryrun --plan-only"),
+        ("Wrap_Plan", "dryrun --plan-only"),
+        ("oom", "explain oom"),
+        ("mem002", "explain MEM002"),
+        ("convert", "ckpt convert"),
+        ("ckpt verify", "ckpt inspect --verify"),
+    ],
+)
+def test_what_users_try_is_told_by_its_name(doctor: Doctor, words: str, meant: str) -> None:
+    done = doctor(*words.split())
+    said = f"no command {words.split()[-1]!r}; that is `fsdp-doctor {meant}`"
+    assert (done.status, done.err.splitlines()[0]) == (2, f"fsdp-doctor: error: {said}")
+
+
+def test_what_is_told_exists(doctor: Doctor) -> None:
+    helps = {name: doctor(name, "--help").out for name in entry.COMMANDS}
+    helps |= {f"ckpt {name}": doctor("ckpt", name, "--help").out for name in group.COMMANDS}
+    groups = ((otherwise.COMMANDS, entry.COMMANDS, ""), (otherwise.CHECKPOINTS, group.COMMANDS, "ckpt "))
+    for words, known, before in groups:
+        for word, line in words.items():
+            assert word not in known
+            told = before + line.format(word)
+            if not told.startswith("-"):
+                name = max((n for n in helps if told == n or told.startswith(f"{n} ")), key=len)
+                assert all(
+                    part in helps[name] for part in told.split() if part.startswith("--") and part != "--"
+                )
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("table",), ("explain", "nccl"), ("explain", "gpu001")])
