@@ -1,9 +1,10 @@
 """The CUDA caching allocator's block rules, over sizes in program order.
 
 Per stream there is a pool of small blocks (up to 1 MiB, from segments of 2 MiB) and one of large blocks (from
-segments of 20 MiB below 10 MiB, else of the size rounded up to 2 MiB). The best fit is taken and split where
-the rest is worth it; freed neighbours are joined. What torch counts as allocated is the block, not what was
-asked for. With expandable segments each pool is one segment that grows by pages of 2 or 20 MiB.
+segments of 20 MiB below 10 MiB, else of the size rounded up to 2 MiB). The best fit is taken, of several the one
+at the lowest address, and split where the rest is worth it; freed neighbours are joined. What torch counts as
+allocated is the block, not what was asked for. With expandable segments each pool is one segment that grows by
+pages of 2 or 20 MiB.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ LARGE_ROUND = 2 * MIB
 class Block:
     """A piece of a segment."""
 
-    __slots__ = ("following", "free", "key", "previous", "size", "stream_small")
+    __slots__ = ("address", "following", "free", "previous", "size", "stream_small")
 
-    def __init__(self, size: int, stream_small: int) -> None:
-        self.size, self.stream_small = size, stream_small
+    def __init__(self, size: int, stream_small: int, address: int) -> None:
+        self.size, self.stream_small, self.address = size, stream_small, address
         self.previous: Block | None = None
         self.following: Block | None = None
-        self.free = True
-        self.key: tuple[int, int] = (0, 0)
+        self.free = False
 
     @property
     def stream(self) -> int:
@@ -57,8 +57,10 @@ class Allocator:
         self.counters = Counters()
         self._expandable = expandable
         self._pools: dict[int, list[tuple[int, int, Block]]] = {}
+        """Free blocks by size and address."""
         self._tails: dict[int, Block] = {}
-        self._order = 0
+        self._lowest = 0
+        """The address of the last segment: the driver hands them out downwards."""
 
     def allocate(self, size: int, stream: int) -> Block:
         """A block for `size` bytes on a stream."""
@@ -66,7 +68,7 @@ class Allocator:
         small = wanted <= SMALL
         key = stream * 2 + small
         pool = self._pools.setdefault(key, [])
-        at = bisect.bisect_left(pool, (wanted, -1))
+        at = bisect.bisect_left(pool, (wanted,))
         block = self._take(pool, at) if at < len(pool) else self._segment(wanted, small, key)
         rest = block.size - wanted
         if (rest >= ROUND) if (small or self._expandable) else (rest > SMALL):
@@ -87,6 +89,7 @@ class Allocator:
         if before is not None and before.free:
             self._remove(before)
             block.size += before.size
+            block.address = before.address
             block.previous = before.previous
             if before.previous is not None:
                 before.previous.following = block
@@ -117,9 +120,8 @@ class Allocator:
         else:
             size = -(-wanted // LARGE_ROUND) * LARGE_ROUND
         self._reserve(size)
-        block = Block(size, key)
-        block.free = False
-        return block
+        self._lowest -= size
+        return Block(size, key, self._lowest)
 
     def _grow(self, wanted: int, small: bool, key: int) -> Block:
         """Map more pages behind the pool's last block, which is used too where it is free."""
@@ -133,8 +135,7 @@ class Allocator:
             tail.size += size
             tail.free = False
             return tail
-        block = Block(size, key)
-        block.free = False
+        block = Block(size, key, 0 if tail is None else tail.address + tail.size)
         block.previous = tail
         if tail is not None:
             tail.following = block
@@ -146,7 +147,7 @@ class Allocator:
         self.counters.reserved_peak = max(self.counters.reserved_peak, self.counters.reserved)
 
     def _split(self, block: Block, wanted: int, rest: int) -> None:
-        remainder = Block(rest, block.stream_small)
+        remainder = Block(rest, block.stream_small, block.address + wanted)
         remainder.previous, remainder.following = block, block.following
         if block.following is not None:
             block.following.previous = remainder
@@ -156,13 +157,12 @@ class Allocator:
         self._insert(remainder)
 
     def _insert(self, block: Block) -> None:
-        self._order += 1
-        block.free, block.key = True, (block.size, self._order)
-        bisect.insort(self._pools[block.stream_small], (block.size, self._order, block))
+        block.free = True
+        bisect.insort(self._pools[block.stream_small], (block.size, block.address, block))
 
     def _remove(self, block: Block) -> None:
         pool = self._pools[block.stream_small]
-        del pool[bisect.bisect_left(pool, (*block.key, block))]
+        del pool[bisect.bisect_left(pool, (block.size, block.address))]
         block.free = False
 
     def _take(self, pool: list[tuple[int, int, Block]], at: int) -> Block:

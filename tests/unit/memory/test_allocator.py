@@ -49,6 +49,32 @@ def test_best_fit_and_joining_of_neighbours() -> None:
     assert allocator.counters.reserved == 20 * MIB
 
 
+def test_of_equal_free_blocks_the_one_of_the_later_segment_is_taken() -> None:
+    """The driver's addresses fall from segment to segment, and the lowest of the best fits is taken."""
+    allocator = Allocator()
+    first, second, third = (allocator.allocate(n * MIB, 0) for n in (32, 30, 32))
+    for block in (third, second, first):
+        allocator.free(block)
+    taken = allocator.allocate(32 * MIB, 0)
+    assert taken.address == third.address < second.address < first.address
+
+
+def test_within_a_segment_the_first_gap_of_a_size_is_taken() -> None:
+    allocator = Allocator()
+    blocks = [allocator.allocate(4 * MIB, 0) for _ in range(5)]
+    for block in (blocks[3], blocks[1]):
+        allocator.free(block)
+    assert allocator.allocate(4 * MIB, 0).address == blocks[0].address + 4 * MIB
+
+
+def test_joined_blocks_begin_where_the_first_of_them_began() -> None:
+    allocator = Allocator()
+    blocks = [allocator.allocate(4 * MIB, 0) for _ in range(5)]
+    for block in (blocks[2], blocks[3], blocks[1]):
+        allocator.free(block)
+    assert allocator.allocate(12 * MIB, 0).address == blocks[0].address + 4 * MIB
+
+
 def test_streams_do_not_share() -> None:
     allocator = Allocator()
     allocator.free(allocator.allocate(30 * MIB, 0))
