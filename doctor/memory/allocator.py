@@ -1,10 +1,10 @@
 """The CUDA caching allocator's block rules, over sizes in program order.
 
-Per stream there is a pool of small blocks (up to 1 MiB, from segments of 2 MiB) and one of large blocks (from
-segments of 20 MiB below 10 MiB, else of the size rounded up to 2 MiB). The best fit is taken, of several the one
-at the lowest address, and split where the rest is worth it; freed neighbours are joined. What torch counts as
-allocated is the block, not what was asked for. With expandable segments each pool is one segment that grows by
-pages of 2 or 20 MiB.
+Per stream there is a pool of small blocks (up to 1 MiB, from segments of 2 MiB) and one of large blocks
+(from segments of 20 MiB below 10 MiB, else of the size rounded up to 2 MiB). The best fit is taken (of
+several, the one at the lowest address) and split where the rest is worth it; freed neighbours are joined.
+What torch counts as allocated is the block, not what was asked for. With expandable segments each pool is
+one segment that grows by pages of 2 or 20 MiB.
 """
 
 from __future__ import annotations
