@@ -27,6 +27,11 @@ from fsdp_doctor.subjects.memory_measured import MeasuredOom
 from fsdp_doctor.subjects.rehearsal import Rehearsal
 from fsdp_doctor.tables.units import memory_size as size
 
+UNSAID = "The job itself may run: nothing is said of it before this is out of the way."
+NOTHING_FETCHED = (
+    "A rehearsal has no network: where compute nodes have none either, the job ends here too; where they have "
+    "one, each of its ranks fetches."
+)
 UNJUDGED = ("operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate")
 """Kinds of problems that say nothing of the job itself."""
 FIXES = {
@@ -67,6 +72,7 @@ def cannot_be_rehearsed(facts: Facts, options: Options) -> Iterator[Finding]:
             Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
             problem.text,
             f"{found.steps_wanted} optimizer steps of {found.script} as rank 0 of {found.world_size}",
+            why=_why(problem.kind),
             subject=Subject(file=problem.file, line=problem.line),
             fix=Fix(FIXES.get(problem.kind, FIXES["script"])),
             evidence=(Evidence("traceback", problem.trace),) if problem.trace and shown else (),
@@ -79,6 +85,11 @@ def cannot_be_rehearsed(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{found.steps_done} optimizer steps as rank 0 of {found.world_size}")
+
+
+def _why(kind: str) -> str:
+    """In place of the check's own where the script may be right; "" elsewhere."""
+    return NOTHING_FETCHED if kind == "network" else UNSAID if kind in UNJUDGED else ""
 
 
 @check("MEM041", Row.OOM, needs=(Rehearsal,), tags=("memory", "script"), cost=Cost.SECONDS)
@@ -99,7 +110,13 @@ def rehearsed_job_does_not_fit(facts: Facts, options: Options) -> Iterator[Findi
         yield _ran_out(found, found.oom)
         return
     if f is None:
-        yield skip("no optimizer step was finished")
+        done = found.steps_done
+        yield skip(
+            f"{done} of {found.steps_wanted} optimizer steps {'was' if done == 1 else 'were'} finished; "
+            "what they allocate was not read (MEM040 says why)"
+            if done
+            else "no optimizer step was finished"
+        )
         return
     if f.capacity is None:
         yield skip(f"no GPU was named; one rank needs {size(f.needed)}", enable='--gpu "H100 80GB"')

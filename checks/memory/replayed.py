@@ -22,6 +22,19 @@ FIXES = {
     "torch": "Name the Python that has torch with --python",
 }
 UNJUDGED = ("operator", "time", "child", "torch", "unmodelled")
+UNSAID = "The job itself may run: nothing is said of its memory before this is out of the way."
+LACKING = {
+    "gpu": "A replay has no GPU and needs none. On a GPU the line may work; built without one, the model "
+    "takes no memory here, however large it is.",
+    "network": "A replay fetches nothing: where compute nodes have no network either, a job ends here too; "
+    "where they have one, each rank fetches it.",
+    "input": "Ranks of a job have no standard input either: they would end here, or wait for ever.",
+    "values": "The model is built and run on shapes. On a GPU the line may work, but what it decides is not "
+    "known here.",
+    "memory": "A job builds it once per rank: what is too large for this host is so for a node whose ranks "
+    "build it side by side.",
+}
+"""Why it matters that the function asks for what a replay has not."""
 
 
 @check("MEM001", Row.OOM, needs=(MemoryAnswer,), uses=(UnitPlan,), tags=("memory",), cost=Cost.SECONDS)
@@ -46,6 +59,7 @@ def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
         Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
         problem.text,
         "two optimizer steps on fake tensors",
+        why=LACKING.get(problem.lacks, UNSAID if problem.kind in UNJUDGED else ""),
         subject=Subject(file=problem.file, line=problem.line),
         fix=Fix(FIXES.get(problem.kind, "Correct the line that is named; --verbose shows the traceback")),
         evidence=(Evidence("traceback", problem.trace),) if problem.trace else (),

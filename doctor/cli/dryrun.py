@@ -187,6 +187,7 @@ def ask(
             file or None,
             int(line) if line.isdigit() else None,
             error.trace if traced else "",
+            error.lacks,
         )
         if error.plan is None:
             return Asked(answer(problem=problem), None, {})

@@ -30,6 +30,8 @@ class ReplayError(RuntimeError):
     def __init__(self, kind: str, text: str, place: str = "", trace: str = "") -> None:
         super().__init__(text)
         self.kind, self.text, self.place, self.trace = kind, text, place, trace
+        self.lacks = ""
+        """What it asks for that a replay has not, as `ReplayProblem` has it."""
         self.plan: Mapping[str, object] | None = None
         """What was read off the model, where it could be built."""
         self.measured: Mapping[str, object] | None = None
@@ -122,7 +124,9 @@ def _refused(said: Mapping[str, object]) -> ReplayError:
         words = f"{words} (in {text('stage')})"
     if text("module"):
         words += f", in module {text('module')}"
-    return ReplayError(text("kind"), words, text("place"), text("trace"))
+    error = ReplayError(text("kind"), words, text("place"), text("trace"))
+    error.lacks = text("lacks")
+    return error
 
 
 def _died(outcome: process.Outcome, folder: Path, python: str, seconds: float) -> ReplayError:

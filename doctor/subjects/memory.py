@@ -203,6 +203,8 @@ class ReplayProblem:
     file: str | None = None
     line: int | None = None
     trace: str = ""
+    lacks: str = ""
+    """gpu, network, input, values, memory: what it asks for that the job has, and its rehearsal has not."""
 
 
 @dataclass(frozen=True, slots=True)

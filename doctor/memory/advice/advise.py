@@ -67,7 +67,7 @@ def advise(base: Base, machine: Machine, batch_arg: str | None = None) -> Memory
             helping.append((change, row))
         else:
             no_help.append(change.words)
-    helping.sort(key=lambda pair: -worth(pair[1]))
+    helping.sort(key=order)
     together = _together(base, before, size, helping, machine)
     rows = [row for _, row in helping]
     segments = _segments(base)
@@ -78,8 +78,14 @@ def advise(base: Base, machine: Machine, batch_arg: str | None = None) -> Memory
     )
 
 
+def order(pair: tuple[Change, MeasuredChange]) -> tuple[int, float]:
+    """Where a change stands in the list: those on the GPUs that there are, and among them by their worth."""
+    change, row = pair
+    return change.ranks, -worth(row)
+
+
 def worth(row: MeasuredChange) -> float:
-    """Bytes saved against the slowdown: what the list is sorted by."""
+    """Bytes saved against the slowdown."""
     slower = UNKNOWN if row.slowdown is None else max(0.0, row.slowdown)
     return row.saves / (EFFORT + slower)
 

@@ -24,8 +24,8 @@ class Change:
     fields: Mapping[str, object] = field(default_factory=dict)
     note: str = ""
     """What it costs besides compute and communication."""
-    ranks: float = 1.0
-    """How many times the ranks it takes."""
+    ranks: int = 1
+    """How many times the GPUs it takes: what needs more is told after what needs none."""
 
     def of(self, job: Job) -> Job:
         """The changed job."""
@@ -78,7 +78,7 @@ def _all(job: Job, plan: UnitPlan, batch: Scale | None) -> Iterator[Change]:
             f"--world-size {2 * job.world_size}",
             {"world_size": 2 * job.world_size},
             "twice the GPUs, with the same batch per rank",
-            ranks=1.0,
+            ranks=2,
         )
 
 

@@ -144,12 +144,12 @@ def _ring(gpu: Product | None) -> float:
     return 1e9 * (found.low if found is not None else costs.PCIE_RING_GBPS)
 
 
-def slowdown(before: Work, after: Work, ranks: float = 1.0) -> float | None:
+def slowdown(before: Work, after: Work) -> float | None:
     """How much longer a step takes: 0.3 for 30 %, below 0 for a shorter one."""
     a, b = before.seconds, after.seconds
     if a is None or b is None or a <= 0:
         return None
-    return b / a / ranks - 1
+    return b / a - 1
 
 
 def words(before: Work, after: Work) -> str:

@@ -30,6 +30,8 @@ REAL = "it builds real tensors: leave the device to the doctor, under which they
 INPUT = "it reads standard input, which is empty here: give what it asks for with --model-args"
 VALUES = "tensors have shapes and no values here"
 UNBUILT = f"{VALUES}: make the ones that the model reads with device='cpu'"
+WITHOUT = {"gpu": GPU, "network": NETWORK, "input": INPUT, "values": VALUES, "memory": REAL}
+"""What to do where a replay lacks something."""
 DEVICE = "it is called with the device and the arguments of --batch-args"
 
 
@@ -66,24 +68,31 @@ def unmodelled(error: BaseException) -> str:
 
 def hint(error: BaseException, what: str = "") -> str:
     """What to do about an error, in words that follow it; "" where its own text says it."""
-    text = f"{type(error).__name__}: {said(error)}"
-    lower = text.lower()
-    found = ""
-    if unmodelled(error):
-        found = unmodelled(error)
-    elif "_cuda_" in lower or ("cuda" in lower and any(w in lower for w in NO_GPU)):
-        found = GPU
-    elif any(w in lower for w in OFFLINE):
-        found = NETWORK
-    elif isinstance(error, EOFError):
-        found = INPUT
-    elif any(w in lower for w in NO_VALUES):
-        found = UNBUILT if what == "model" else VALUES
-    elif what == "batch" and isinstance(error, TypeError) and "positional argument" in text:
+    found = unmodelled(error) or WITHOUT.get(lacking(error), "")
+    if found == VALUES and what == "model":
+        found = UNBUILT
+    elif (
+        not found
+        and what == "batch"
+        and isinstance(error, TypeError)
+        and "positional argument" in said(error)
+    ):
         found = DEVICE
-    elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
-        found = REAL
     return f" ({found})" if found else ""
+
+
+def lacking(error: BaseException) -> str:
+    """What an error asks for that a job has and a replay has not: gpu, network, …; "" for any other error."""
+    lower = f"{type(error).__name__}: {said(error)}".lower()
+    if "_cuda_" in lower or ("cuda" in lower and any(w in lower for w in NO_GPU)):
+        return "gpu"
+    if any(w in lower for w in OFFLINE):
+        return "network"
+    if isinstance(error, EOFError):
+        return "input"
+    if any(w in lower for w in NO_VALUES):
+        return "values"
+    return "memory" if isinstance(error, MemoryError) or "defaultcpuallocator" in lower else ""
 
 
 def said(error: BaseException) -> str:

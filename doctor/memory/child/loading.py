@@ -14,7 +14,7 @@ from typing import Any
 
 from . import pretrained
 from .fences import end_copy
-from .hints import hint, said, unmodelled
+from .hints import hint, lacking, said, unmodelled
 from .offline import Offline, no_network
 
 __all__ = ["HERE", "HfLoss", "Offline", "Refused", "call", "function", "no_network", "one_line"]
@@ -106,7 +106,8 @@ def _reraise(error: BaseException, what: str, saying: str) -> Any:
     text = ended(error) or f"{type(error).__name__}: {said(error)}".strip().rstrip(":")
     kind = "unmodelled" if unmodelled(error) else what
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
-    raise Refused(kind, f"{saying}: {one_line(text)}{hint(error, what)}", user_place(error), trace) from None
+    words = f"{saying}: {one_line(text)}{hint(error, what)}"
+    raise Refused(kind, words, user_place(error), trace, lacks=lacking(error)) from None
 
 
 def ended(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .events import write_json
 from .fences import end_copy, guard, leave
-from .hints import hint, said, unmodelled
+from .hints import hint, lacking, said, unmodelled
 from .loading import Refused, one_line, user_place
 
 
@@ -135,5 +135,6 @@ def _failure(error: BaseException, stage: str, replay: Any) -> dict[str, Any]:
         "operator": operator,
         "module": replay.tracker.failed_in if replay is not None and replay.tracker is not None else "",
         "place": user_place(error),
+        "lacks": lacking(error),
         "trace": "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:],
     }

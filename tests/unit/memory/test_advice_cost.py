@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_doctor.memory.advice.advise import order
+from fsdp_doctor.memory.advice.changes import Change
 from fsdp_doctor.memory.advice.cost import Work, size, slowdown, words
+from fsdp_doctor.subjects.memory_advice import MeasuredChange
 
 
 def step(forwards: float, between: float) -> Work:
@@ -23,3 +26,18 @@ def test_sizes_below_a_gibibyte_are_not_rounded_away() -> None:
     assert words(step(3, 5e9), step(3, 5e9 - (9 << 20))) == "no more compute or communication"
     assert words(step(3, 5e9), step(3, 5e9 - (90 << 20))) == "-90.0 MiB sent per rank and step"
     assert (size(3 << 29), size(5 << 20)) == ("1.50 GiB", "5.0 MiB")
+
+
+def test_more_gpus_come_after_what_needs_none() -> None:
+    def helps(words: str, saves: int, slower: float, ranks: int = 1) -> tuple[Change, MeasuredChange]:
+        row = MeasuredChange(words, "", 0, saves << 30, 0, None, slower, "")
+        return Change(words, "", ranks=ranks), row
+
+    found = [
+        helps("twice the ranks", 9, 0.0, 2),
+        helps("on the host", 6, 2.0),
+        helps("checkpoint", 5, 0.3),
+        helps("fused", 1, 0.0),
+    ]
+    names = [change.words for change, _ in sorted(found, key=order)]
+    assert names == ["fused", "checkpoint", "on the host", "twice the ranks"]

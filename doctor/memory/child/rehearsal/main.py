@@ -107,9 +107,8 @@ def _late(rehearsal: Rehearsal, thread: int) -> None:
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
     rehearsal.meter = None  # the script goes on allocating
     done = rehearsal.steps.done if rehearsal.steps is not None else 0
-    text = (
-        f"{done} of {rehearsal.job['steps']} optimizer steps were finished in {rehearsal.job['asked']:.0f} s"
-    )
+    said = f"{done} of {rehearsal.job['steps']} optimizer steps {'was' if done == 1 else 'were'} finished"
+    text = f"{said} in {rehearsal.job['asked']:.0f} s"
     rehearsal.finish("late", problem=_problem("time", text, place))
 
 
