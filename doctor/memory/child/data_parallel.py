@@ -3,12 +3,16 @@
 The reducer keeps all gradients a second time in buckets: in the first iteration one bucket for each dtype,
 and later buckets of a size, in the order in which gradients came. With `gradient_as_bucket_view` a gradient
 becomes a part of its bucket as soon as it is copied there.
+
+What ranks must agree on is copied together and broadcast: parameters and buffers when the model is wrapped,
+buffers again before a forward. These copies are no peak, but the allocator keeps their segments.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +24,8 @@ from .tracker import Tracker
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Bytes; torch's own defaults."""
+BROADCAST, IN_FLIGHT = 250 << 20, 2
+"""Bytes of tensors that are broadcast together, and how many of such copies there are at a time."""
 OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 
 
@@ -37,7 +43,7 @@ class DataParallel:
         used.note("ddp")
         given = given or {}
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._tracker = tracker
+        self._model, self._tracker = model, tracker
         self._views = bool(given.get("gradient_as_bucket_view"))
         static = bool(given.get("static_graph"))
         unused = bool(given.get("find_unused_parameters")) and not static
@@ -46,8 +52,11 @@ class DataParallel:
         self._ready: list[Any] = []
         self._rebuilt = unused  # torch lays buckets out anew only where it expects every gradient
         self._sync, self._learning, self._queued = True, static, False
+        self._agreed = False
+        """Whether the next forward sends no buffers: those after one without reduction do not."""
         self._buckets: list[Any] = []
         self._places: dict[int, Any] = {}
+        self._broadcast([*model.parameters(), *model.buffers()])
         self._lay_out(self._parameters, self._limits if unused else [sys.maxsize])
         for p in self._parameters:
             p.register_post_accumulate_grad_hook(self._came)
@@ -69,6 +78,9 @@ class DataParallel:
             rest = [p for p in self._parameters if not any(p is o for o in order)]
             self._lay_out(order + rest, self._limits)
         self._ready.clear()
+        if not self._agreed:
+            self._broadcast(list(self._model.buffers()))
+        self._agreed = not self._sync
 
     def _came(self, parameter: Any) -> None:
         if not self._sync:
@@ -91,18 +103,29 @@ class DataParallel:
         if self._views:
             parameter.grad = self._places[id(parameter)]
 
+    def _broadcast(self, tensors: Sequence[Any]) -> None:
+        """The copies in which torch sends tensors; one that is sent alone is not copied."""
+        before, self._tracker.label = self._tracker.label, "ddp: broadcast"
+        flying: deque[Any] = deque()
+        try:
+            for group in _groups(tensors, [BROADCAST]):
+                some = [tensors[i] for i in group]
+                if len(flying) == IN_FLIGHT:
+                    flying.popleft()
+                n = sum(t.numel() for t in some)
+                flying.append(_empty(n, some[0]) if len(some) > 1 else None)
+        finally:
+            while flying:
+                flying.popleft()
+            self._tracker.label = before
+
     def _lay_out(self, parameters: list[Any], limits: list[int]) -> None:
         before, self._tracker.label = self._tracker.label, "ddp: gradient buckets"
         try:
-            with torch._C._DisableTorchDispatch():
-                shapes = [torch.empty(p.shape, dtype=p.dtype, device="meta") for p in parameters]
-            groups, _ = dist._compute_bucket_assignment_by_size(shapes, limits, [])
             self._buckets.clear()
             self._places.clear()
-            for group in groups:
-                n = sum(parameters[i].numel() for i in group)
-                like = parameters[group[0]]
-                bucket = torch.empty(n, dtype=like.dtype, device=like.device)
+            for group in _groups(parameters, limits):
+                bucket = _empty(sum(parameters[i].numel() for i in group), parameters[group[0]])
                 self._buckets.append(bucket)
                 if self._views:
                     parts = bucket.split([parameters[i].numel() for i in group])
@@ -110,3 +133,14 @@ class DataParallel:
                         self._places[id(parameters[i])] = part.view(parameters[i].shape)
         finally:
             self._tracker.label = before
+
+
+def _groups(tensors: Sequence[Any], limits: list[int]) -> list[list[int]]:
+    """Which tensors torch puts together, for limits of the first and of the further groups in bytes."""
+    with torch._C._DisableTorchDispatch():
+        shapes = [torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
+    return dist._compute_bucket_assignment_by_size(shapes, limits, [])[0] if shapes else []
+
+
+def _empty(elements: int, like: Any) -> Any:
+    return torch.empty(elements, dtype=like.dtype, device=like.device)
