@@ -29,8 +29,8 @@ from fsdp_doctor.tables.units import memory_size as size
 
 UNSAID = "The job itself may run: nothing is said of it before this is out of the way."
 NOTHING_FETCHED = (
-    "A rehearsal has no network: where compute nodes have none either, the job ends here too; where they have "
-    "one, each of its ranks fetches."
+    "A rehearsal has no network: where compute nodes have none either, the job ends here too; where they "
+    "have one, each of its ranks fetches."
 )
 UNJUDGED = ("operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate")
 """Kinds of problems that say nothing of the job itself."""
