@@ -9,15 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .blocks import ROWS, repeated, runs, suggest
 from .recurrent_weights import flattening
 
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-TOO_COARSE = 0.25
-"""Part of the model's elements above which a repeated block is looked into for smaller ones."""
-UNLIKE = 1.5
-"""How many times larger than the smallest the largest is, where they are stages rather than blocks."""
-TOO_SMALL = 0.05
-"""Part of the elements below which a class of blocks is not worth a unit of its own."""
 CHECKPOINTED, FSDP1 = "_checkpoint_wrapped_module", "_fsdp_wrapped_module"
 
 
@@ -27,7 +21,10 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
     kinds = {type(m).__name__ for m in model.modules()}
     others = [("--checkpoint-activations", n) for n in job.get("checkpoint") or ()]
     others += [("--ignored-modules", n) for n in ignored]
-    found = describe(model, {type(m) for m in model.modules() if type(m).__name__ in wrap}, ignored)
+    named = {type(m) for m in model.modules() if type(m).__name__ in wrap}
+    if job.get("api") == "fsdp1":  # its ModuleWrapPolicy asks isinstance
+        named |= {type(m) for m in model.modules() if isinstance(m, tuple(named))}
+    found = describe(model, named, ignored)
     return {
         **found,
         "torch": torch.__version__,
@@ -63,6 +60,10 @@ def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str
             unit_of[path] = len(units)
             units.append(_unit(path, module, parent))
             modules.append(module)
+    of_module = {id(m): i for i, m in enumerate(modules)}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if id(module) in of_module:
+            unit_of[path] = of_module[id(module)]  # also where a unit stands a second time
     for unit, module in zip(units, modules, strict=True):
         unit["inner"] = _inner(module, seen)
     return {
@@ -102,7 +103,7 @@ def _unit(path: str, module: nn.Module, parent: int | None) -> dict[str, Any]:
         "name": path,
         "kind": type(module).__name__,
         "parent": parent,
-        "container": isinstance(module, CONTAINERS),
+        "container": not runs(module),
     }
 
 
@@ -115,7 +116,7 @@ def _inner(module: nn.Module, units: set[int]) -> list[list[Any]]:
             if id(child) in units:
                 continue
             around = any(id(m) in units for m in child.modules())
-            if around or isinstance(child, (*CONTAINERS, nn.Sequential)):
+            if around or isinstance(child, ROWS):
                 visit(child)
                 continue
             n = sum(p.numel() for p in child.parameters())
@@ -185,66 +186,3 @@ def _optimizers(model: nn.Module) -> Iterator[str]:
             listed = value if isinstance(value, (list, tuple)) else (value,)
             if any(isinstance(v, torch.optim.Optimizer) for v in listed):
                 yield f"{path}.{name}".lstrip(".")
-
-
-def repeated(model: nn.Module) -> list[list[Any]]:
-    """[class, how many, elements] of blocks that occur at least twice in a list, the largest first."""
-    found: dict[str, list[int]] = {}
-    for module in model.modules():
-        for child in _blocks(module):
-            entry = found.setdefault(type(child).__name__, [0, 0])
-            entry[0] += 1
-            entry[1] += sum(p.numel() for p in child.parameters())
-    return sorted(([n, c, e] for n, (c, e) in found.items() if c > 1), key=lambda row: -row[2])
-
-
-def suggest(model: nn.Module) -> list[str]:
-    """Classes of blocks to wrap: the outermost repeated ones, or those inside where they are too coarse.
-
-    Layers of torch itself are named only where the model has no blocks of its own.
-    """
-    total = sum(p.numel() for p in model.parameters())
-    return _suggested(model, total, own=True) or _suggested(model, total, own=False)
-
-
-def _suggested(model: nn.Module, total: int, own: bool) -> list[str]:
-    groups: dict[str, list[nn.Module]] = {}
-
-    def visit(inside: nn.Module) -> None:
-        alike: dict[str, list[nn.Module]] = {}
-        for block in _blocks(inside, own):
-            alike.setdefault(type(block).__name__, []).append(block)
-        for child in inside.children():
-            name = type(child).__name__
-            if any(child is b for b in alike.get(name, ())) and _good(alike[name], total, own):
-                groups.setdefault(name, []).append(child)
-            else:
-                visit(child)
-
-    visit(model)
-    weight = {k: sum(map(_held, found)) for k, found in groups.items()}
-    kept = [k for k in weight if weight[k] and weight[k] >= TOO_SMALL * total]
-    return sorted(kept, key=lambda k: -weight[k])
-
-
-def _good(alike: list[nn.Module], total: int, own: bool) -> bool:
-    """Repeated; and no stages, which are few, of different sizes, and have blocks of their own."""
-    sizes = [_held(m) for m in alike]
-    if len(alike) < 2:
-        return False
-    stages = max(sizes) > TOO_COARSE * total and max(sizes) > UNLIKE * max(1, min(sizes))
-    return not (stages and any(True for m in alike[-1].modules() for _ in _blocks(m, own)))
-
-
-def _held(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def _blocks(module: nn.Module, own: bool = True) -> Iterator[nn.Module]:
-    if not isinstance(module, (nn.ModuleList, nn.Sequential)):
-        return
-    for child in module:
-        name = type(child).__name__
-        foreign = type(child).__module__.startswith("torch.nn.modules") and not name.startswith("Transformer")
-        if not foreign or (not own and not isinstance(child, (*CONTAINERS, nn.Sequential))):
-            yield child

@@ -27,10 +27,10 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 
+from .blocks import repeated
 from .data_parallel import options
 from .ground import Ground
 from .loading import Refused
-from .plan import repeated
 
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 PREFETCH = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}

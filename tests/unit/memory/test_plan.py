@@ -93,6 +93,77 @@ class Mixed(nn.Module):
         self.scale = nn.Parameter(torch.tensor(1.0))
         self.optimizer = torch.optim.SGD(self.a.parameters(), 0.1)
 
+class Row(nn.Module):
+    def __init__(self, layers, tied=False):
+        super().__init__()
+        self.embed, self.layers, self.head = nn.Embedding(33, 20), layers, nn.Linear(20, 33, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers.values() if isinstance(self.layers, nn.ModuleDict) else self.layers:
+            x = layer(x)
+        return self.head(x).mean()
+
+class Attention(Block):
+    pass
+
+class Other(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.norm, self.proj = nn.LayerNorm(dim), nn.Linear(dim, dim)
+
+class Tower(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(20) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+class Named(nn.Module):
+    def __init__(self, **children):
+        super().__init__()
+        for name, child in children.items():
+            self.add_module(name, child)
+
+class Table(nn.Embedding):
+    def forward(self, ids):
+        return super().forward(ids)
+
+def by_name():  # layers in a dictionary, as torchtitan has them
+    return Row(nn.ModuleDict({str(i): Block(20) for i in range(4)}))
+
+def hybrid():
+    return Row(nn.ModuleList([Block(20), Block(20), Attention(20), Block(20)]))
+
+def different():
+    return Row(nn.ModuleList([Block(20), Attention(20), Other(20)]))
+
+def one_layer_six_times():
+    return Row(nn.ModuleList([Block(20)] * 6))
+
+def towers():
+    return Named(towers=nn.ModuleList(Tower(3) for _ in range(2)))
+
+def named_towers():
+    return Named(left=Tower(3), right=Tower(3))
+
+def attributes():
+    return Named(**{f"block{i}": Block(20) for i in range(4)})
+
+def plain_layers():
+    return Named(fc1=nn.Linear(64, 64), fc2=nn.Linear(64, 64), out=nn.Linear(64, 1))
+
+def tables():  # two of one class, of which one is tied to the head
+    model = Named(a=Table(99, 20), b=Table(99, 20), layers=nn.ModuleList(Block(20) for _ in range(3)))
+    model.head = nn.Linear(20, 99, bias=False)
+    model.head.weight = model.b.weight
+    return model
+
 def swin():
     return Swin()
 
@@ -271,6 +342,15 @@ def test_a_failed_replay_leaves_the_plan(models: Path) -> None:
         ("net", {"layers": 1, "experts": 8}, ("Expert",)),
         ("swin", {}, ("Block",)),
         ("layered", {}, ("Linear",)),
+        ("by_name", {}, ("Block",)),
+        ("hybrid", {}, ("Block", "Attention")),
+        ("different", {}, ("Block", "Attention")),
+        ("one_layer_six_times", {}, ("Block",)),
+        ("towers", {}, ("Block",)),
+        ("named_towers", {}, ("Block",)),
+        ("attributes", {}, ("Block",)),
+        ("plain_layers", {}, ("Linear",)),
+        ("tables", {}, ("Block", "Table")),
         ("mixed", {}, ()),
     ],
 )
@@ -278,6 +358,24 @@ def test_suggestions(read: Read, factory: str, args: dict[str, object], suggeste
     plan = read(factory, model_args=args, wrap=("Nothing",))
     assert plan.suggested == suggested
     assert plan.missing == ("Nothing",)
+
+
+def test_a_layer_that_is_listed_six_times_is_one_unit(read: Read) -> None:
+    plan = read("one_layer_six_times")
+    assert [u.name for u in plan.units] == ["", "layers.0"]
+    assert {p.unit for p in plan.parameters if p.name.startswith("layers.")} == {1}
+    assert not any(p.other_units for p in plan.parameters)
+    assert {len(p.other_names) for p in plan.parameters if p.unit == 1} == {5}
+
+
+def test_fsdp1_wraps_subclasses_and_fsdp2_does_not(read: Read) -> None:
+    assert [u.kind for u in read("hybrid").units] == ["Row", "Block", "Block", "Block"]
+    assert [u.kind for u in read("hybrid", api="fsdp1").units[2:]] == ["Block", "Attention", "Block"]
+
+
+def test_modules_without_a_forward_are_containers(read: Read) -> None:
+    plan = read("swin", wrap=("Stage", "Block"))
+    assert {u.kind for u in plan.units if u.container} == {"Swin", "Stage"}
 
 
 def test_what_lies_elsewhere(read: Read) -> None:
