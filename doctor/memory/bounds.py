@@ -11,11 +11,8 @@ among repeated measurements of one case.
 
 from __future__ import annotations
 
-from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, USED, EventList
+from fsdp_doctor.memory.events import ALLOCATE, BUCKETS, FREE, MARK, USED, EventList
 from fsdp_doctor.memory.simulate import Run, simulate
-
-BUCKETS = "ddp: gradient buckets"
-
 
 ORDER = 0.005
 """Part of the reserved memory, up and down, that the order of allocations inside operators decides.

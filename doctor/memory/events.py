@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ALLOCATE, FREE, MARK, USED, WAITED, HOST_ALLOCATE, HOST_FREE = range(7)
+BUCKETS = "ddp: gradient buckets"
+"""What the buckets of DDP are allocated under."""
 COLUMNS = ("b", "i", "q", "h", "i", "i")
 """Type codes of kind, block, bytes, stream, operator, module."""
 MOST_ROWS = 50_000_000

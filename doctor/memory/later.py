@@ -2,7 +2,7 @@
 
 From the second step on a training loop repeats itself, but the allocator's free blocks do not lie as before:
 what it holds may still grow for a step. Where the step frees a block from before it, the step after it frees
-the block of the same size that this one left behind.
+the block of the same size that this one left behind. DDP lays out its buckets once: that is not done again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from __future__ import annotations
 from array import array
 from collections import deque
 
-from fsdp_doctor.memory.events import ALLOCATE, FREE, HOST_ALLOCATE, HOST_FREE, MARK, USED, WAITED, EventList
+from fsdp_doctor.memory.events import (
+    ALLOCATE,
+    BUCKETS,
+    FREE,
+    HOST_ALLOCATE,
+    HOST_FREE,
+    MARK,
+    USED,
+    WAITED,
+    EventList,
+)
 
 
 def with_another(events: EventList) -> EventList:
@@ -19,14 +29,17 @@ def with_another(events: EventList) -> EventList:
     if bounds is None:
         return events
     start, end = bounds
-    before = _handed_on(events, start, end)
+    once = _once(events)
+    before = _handed_on(events, start, end, once)
     if before is None:
         return events
     kinds, blocks, sizes = events.kinds[:end], events.blocks[:end], events.sizes[:end]
     number, made = events.block_count, {}
     for row in range(start, end):
         kind, block, size = events.kinds[row], events.blocks[row], events.sizes[row]
-        if kind in (ALLOCATE, HOST_ALLOCATE):
+        if block in once:
+            kind, block, size = WAITED, -1, 0
+        elif kind in (ALLOCATE, HOST_ALLOCATE):
             made[block], block, number = number, number, number + 1
         elif kind in (FREE, HOST_FREE, USED):
             block = made.get(block, before.get(block, block))
@@ -57,12 +70,24 @@ def _last(events: EventList) -> tuple[int, int] | None:
     return (start, end) if start is not None and end is not None else None
 
 
-def _handed_on(events: EventList, start: int, end: int) -> dict[int, int] | None:
+def _once(events: EventList) -> set[int]:
+    """Blocks that no further step makes."""
+    operators = {i for i, name in enumerate(events.operator_names) if name == BUCKETS}
+    return {
+        block
+        for kind, block, operator in zip(events.kinds, events.blocks, events.operators, strict=True)
+        if kind == ALLOCATE and operator in operators
+    }
+
+
+def _handed_on(events: EventList, start: int, end: int, once: set[int]) -> dict[int, int] | None:
     """For each block from before the step that it frees, the one that it leaves in its place."""
     freed: list[int] = []
     made: dict[int, int] = {}
     for row in range(start, end):
         kind, block = events.kinds[row], events.blocks[row]
+        if block in once:
+            continue
         if kind in (ALLOCATE, HOST_ALLOCATE):
             made[block] = events.sizes[row]
         elif kind in (FREE, HOST_FREE) and made.pop(block, None) is None:

@@ -318,3 +318,67 @@ def test_buckets_are_torchs_own() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.stdout.strip() == "the same", done.stderr[-2000:]
+
+
+BROADCASTS = """
+import importlib.util, sys, types
+import torch, torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+spec = importlib.util.spec_from_file_location("start", sys.argv[1])
+start = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(start)
+module = start.load("data_parallel")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+tracker = types.SimpleNamespace(label="")
+
+class Copies(TorchDispatchMode):
+    def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.cat.default or "empty" in str(func) and tracker.label == "ddp: broadcast":
+            found.append(out.untyped_storage().nbytes())
+        return out
+
+def net():
+    return nn.Sequential(nn.Linear(256, 512), nn.BatchNorm1d(512), nn.Linear(512, 64), nn.BatchNorm1d(64), nn.Linear(64, 1))
+
+def seen(run):
+    global found
+    found = []
+    with Copies():
+        run()
+    return found
+
+def train(model, quiet, before):
+    for silent in (False, True, True, False, False):
+        with quiet() if silent else torch.enable_grad():
+            before()
+            model(torch.ones(2, 256)).sum().backward()
+
+real, ours = [], []
+wrapped = seen(lambda: real.append(nn.parallel.DistributedDataParallel(net())))
+ours.append(net())
+assert wrapped == seen(lambda: ours.append(module.DataParallel(ours[0], tracker))) and len(wrapped) == 2, wrapped
+assert real[0].broadcast_bucket_size == module.BROADCAST
+forwards = seen(lambda: train(real[0], real[0].no_sync, lambda: None))
+assert forwards == seen(lambda: train(ours[0], ours[1].no_sync, ours[1].before_forward)), forwards
+assert len(forwards) == 6, forwards
+module.BROADCAST = limit = 64 << 10
+tensors = [torch.zeros(n << 10) for n in (1, 20, 3, 40, 2, 8, 1)] + [torch.zeros(5, dtype=torch.int64)]
+alone = seen(lambda: dist._broadcast_coalesced(dist.group.WORLD, tensors, limit, 0))
+assert alone == seen(lambda: ours[1]._broadcast(tensors)) and len(alone) == 3, alone
+print("the same")
+"""
+
+
+def test_what_ddp_broadcasts_is_copied_as_torch_copies_it() -> None:
+    """Sizes of the copies, in their order, against DistributedDataParallel on a real rank."""
+    done = subprocess.run(
+        [sys.executable, "-c", BROADCASTS, str(START)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout.strip() == "the same", done.stderr[-2000:]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdp_doctor.memory.bounds import BUCKETS, ORDER, late_buckets, reserved
+from fsdp_doctor.memory.bounds import ORDER, late_buckets, reserved
 from fsdp_doctor.memory.child import events as written
-from fsdp_doctor.memory.events import USED, WAITED, EventList, read
+from fsdp_doctor.memory.events import BUCKETS, USED, WAITED, EventList, read
 from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import simulate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdp_doctor.memory.child import events as written
-from fsdp_doctor.memory.events import EventList, read
+from fsdp_doctor.memory.events import BUCKETS, EventList, read
 from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import simulate, steps
 
@@ -57,3 +57,26 @@ def test_without_an_end_there_is_no_more(tmp_path: Path) -> None:
     e.allocate(MIB, 0, "x", 0)
     events = kept(e, tmp_path)
     assert with_another(events) is events
+
+
+def test_buckets_of_ddp_are_laid_out_once(tmp_path: Path) -> None:
+    """The second step frees the first bucket and makes others; the third step keeps them."""
+    e = written.Events()
+    first = e.allocate(64 * MIB, 0, BUCKETS, 0)
+    for step in (1, 2):
+        e.mark(f"step {step}")
+        e.mark("forward")
+        if step == 2:
+            e.free(first)
+            for _ in range(2):
+                e.allocate(32 * MIB, 0, BUCKETS, 0)
+        e.mark("backward")
+        e.free(e.allocate(40 * MIB, 0, "aten::mm", 0))
+        e.mark("after backward")
+        e.mark("optimizer")
+        e.mark("end of step")
+    longer = with_another(kept(e, tmp_path))
+    found = steps(simulate(longer).phases)
+    assert len(found) == 3
+    assert found[2] == found[1]
+    assert found[2].after_backward == 64 * MIB
