@@ -12,8 +12,10 @@ from fsdp_doctor.subjects.memory import MemoryAnswer
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 
 FIXES = {
-    "model": "Make the function return the nn.Module from its arguments alone: no GPU, no download",
+    "model": "Correct the line that is named, or give the function its arguments with --model-args",
     "batch": "Make the function return a tuple of tensors on the device that it is given",
+    "gpu": "Leave the device to the doctor, which places the module and the batch",
+    "network": "Build it from what is on this machine, without downloading anything",
     "loss": "Wrap the model so that its forward returns the scalar loss",
     "class": "Name classes of modules that are in the model",
     "operator": "Register a shape-only form of the operator (torch.library.register_fake), or leave it out",
@@ -21,6 +23,7 @@ FIXES = {
     "unmodelled": "Leave out what is named: its memory is not modelled, and no figure is given for it",
     "torch": "Name the Python that has torch with --python",
 }
+CORRECT = "Correct the line that is named; --verbose shows the traceback"
 UNJUDGED = ("operator", "time", "child", "torch", "unmodelled")
 UNSAID = "The job itself may run: nothing is said of its memory before this is out of the way."
 LACKING = {
@@ -55,12 +58,13 @@ def cannot_be_replayed(facts: Facts, options: Options) -> Iterator[Finding]:
     if problem.kind == "class" and plan is not None and (plan.missing or plan.unknown):
         yield skip("a class that is named is not in the model (WRP002)")
         return
+    unjudged = problem.kind in UNJUDGED
     yield Finding(
-        Status.ERROR if problem.kind in UNJUDGED else Status.FAIL,
+        Status.ERROR if unjudged else Status.FAIL,
         problem.text,
         "two optimizer steps on fake tensors",
-        why=LACKING.get(problem.lacks, UNSAID if problem.kind in UNJUDGED else ""),
+        why=UNSAID if unjudged else LACKING.get(problem.lacks, ""),
         subject=Subject(file=problem.file, line=problem.line),
-        fix=Fix(FIXES.get(problem.kind, "Correct the line that is named; --verbose shows the traceback")),
+        fix=Fix(FIXES.get("" if unjudged else problem.lacks) or FIXES.get(problem.kind) or CORRECT),
         evidence=(Evidence("traceback", problem.trace),) if problem.trace else (),
     )

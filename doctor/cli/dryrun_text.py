@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fsdp_doctor.cli.dryrun_units import parameters
 from fsdp_doctor.cli.rules_text import rules_text
 from fsdp_doctor.report.layout import Page
 from fsdp_doctor.report.style import Style
-from fsdp_doctor.subjects.memory import MemoryForecast
+from fsdp_doctor.subjects.memory import Assumption, MemoryForecast
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 from fsdp_doctor.tables.units import memory_size as size
 
 TENSORS = 6
+ASSUMED = 4
+
+
+def _assumed(page: Page, listed: Sequence[Assumption]) -> None:
+    """Values that no shape decides, and what they were taken to be."""
+    if not listed:
+        return
+    page.paragraph([("values that were assumed", "bold")])
+    for a in listed[:ASSUMED]:
+        times = f", {a.times} times" if a.times > 1 else ""
+        where = f" at {a.place}" if a.place else ""
+        page.paragraph([(f"{a.what}{where}{times}", "")], first="  ", hang=4)
+    if len(listed) > ASSUMED:
+        page.paragraph(
+            [(f"and {len(listed) - ASSUMED} more (--format json has all)", "")], first="  ", hang=4
+        )
 
 
 def _band(low: int, high: int) -> str:
@@ -79,5 +97,6 @@ def render(forecast: MemoryForecast, plan: UnitPlan, style: Style) -> str:
             hang=4,
         )
     rules_text(page, forecast.rules)
+    _assumed(page, forecast.assumptions)
     page.blank()
     return page.text()

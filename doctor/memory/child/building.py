@@ -13,13 +13,14 @@ from .constants import Constants, Literals, forget
 from .loading import HfLoss, Refused, call, function
 from .refusals import KIND, inspect, unwrapped
 from .sharding import dtype
+from .values import Assumed
 
 
-def model_of(job: dict[str, Any]) -> torch.nn.Module:
-    """The model on meta tensors, whatever its size. Raises `Refused`."""
+def model_of(job: dict[str, Any], assumed: Assumed | None = None) -> torch.nn.Module:
+    """The model on meta tensors, whatever its size; `assumed` learns what that rests on. Raises `Refused`."""
     spec, args = job["model"], job.get("model_args") or {}
     factory: Any = HfLoss(spec[3:]) if spec.startswith("hf:") else function(spec, "model")
-    with torch.device("meta"), unwrapped(), Constants(), Literals():
+    with torch.device("meta"), unwrapped(), Constants(assumed or Assumed()), Literals():
         model = call(factory, args, "model")
     if not isinstance(model, torch.nn.Module):
         staged = type(model).__module__.startswith("torch.distributed.pipelining")

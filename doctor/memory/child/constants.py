@@ -13,15 +13,22 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from . import branches
 from .known import computed, follow, shadow
+from .values import Assumed
 
 aten = torch.ops.aten
+CHECKS = (aten.allclose.default, aten.equal.default)
 MOST = 1 << 14
 """Elements of a tensor up to which it is computed."""
 
 
 class Constants(TorchDispatchMode):  # type: ignore[misc]
     """The mode under which a model is built."""
+
+    def __init__(self, assumed: Assumed) -> None:
+        super().__init__()
+        self._assumed = assumed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer what asks for a value that is known; everything else runs on meta."""
@@ -31,6 +38,10 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]
             real = None if shadow(args[0]) is None else computed(func, args, kwargs)
             if real is not None and args[0].device.type == "meta":
                 return real
+        if func in CHECKS or (asks and args[0].dtype == torch.bool and args[0].device.type == "meta"):
+            found = self._checked(func, args, kwargs)
+            if found is not None:
+                return found
         try:
             out = func(*args, **kwargs)
         except NotImplementedError:  # its result's shape depends on values
@@ -43,6 +54,19 @@ class Constants(TorchDispatchMode):  # type: ignore[misc]
         elif func._schema.is_mutable:
             forget(args)
         return out
+
+    def _checked(self, func: Any, args: Any, kwargs: Any) -> bool | None:
+        """The answer to a check: by values where these are known; else one with which nothing is raised."""
+        known = computed(func, args, kwargs) if func in CHECKS else None
+        if known is not None:
+            return bool(known)
+        calm = branches.unraised()
+        if calm is None and func in CHECKS:
+            calm = True
+        if calm is not None:
+            name = func._schema.name.partition("::")[2].replace("_local_scalar_dense", ".item()")
+            self._assumed.note(name, str(calm))
+        return calm
 
 
 class Literals(TorchFunctionMode):  # type: ignore[misc]

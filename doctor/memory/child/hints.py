@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import traceback
 
+from .subclasses import failed
+
 NO_GPU = ("not compiled", "not linked", "nvidia driver", "_cuda_")
 WHILE_BUILT = "while the model is built"
 """What a refused connection says; libraries wrap the exception in ones of their own."""
@@ -56,14 +58,15 @@ TORCHS = {
 
 
 def unmodelled(error: BaseException) -> str:
-    """Why an error comes from a package or a part of torch that is not replayed; "" for any other."""
+    """Why an error comes from a package, part of torch or subclass that is not replayed; "" for others."""
     for frame in traceback.extract_tb(error.__traceback__):
         name = frame.filename.replace(os.sep, "/")
         for packages in (FOREIGN, {f"torch/{part}": said for part, said in TORCHS.items()}):
-            for part, said in packages.items():
+            for part, why in packages.items():
                 if f"/{part}/" in name or name.endswith(f"/{part}.py"):
-                    return said
-    return ""
+                    return why
+    subclass = failed(error, said(error))
+    return f"the tensor subclass {subclass} has {OWN_LAYERS}" if subclass else ""
 
 
 def hint(error: BaseException, what: str = "") -> str:

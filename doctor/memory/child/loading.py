@@ -106,7 +106,7 @@ def _reraise(error: BaseException, what: str, saying: str) -> Any:
     text = ended(error) or f"{type(error).__name__}: {said(error)}".strip().rstrip(":")
     kind = "unmodelled" if unmodelled(error) else what
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
-    words = f"{saying}: {one_line(text)}{hint(error, what)}"
+    words = f"{saying}: {one_line(text)}{hint(error, what)}{called_at(error)}"
     raise Refused(kind, words, user_place(error), trace, lacks=lacking(error)) from None
 
 
@@ -131,6 +131,15 @@ def user_place(error: BaseException) -> str:
     if not place and isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     return place or (f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "")
+
+
+def called_at(error: BaseException) -> str:
+    """Where the user's function was when an error came from another place of theirs; "" where it did not."""
+    outer = place_of(reversed(traceback.extract_tb(error.__traceback__)))
+    if not outer or outer == user_place(error):
+        return ""
+    within = os.path.relpath(outer, HERE)
+    return f", called at {outer if within.startswith(os.pardir) else within}"
 
 
 def place_of(frames: Iterable[traceback.FrameSummary]) -> str:

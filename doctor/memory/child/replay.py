@@ -22,6 +22,7 @@ from .runtime import patch
 from .sharding import Sharded, dtype, start_group
 from .stepping import Loop, arguments
 from .tracker import Tracker
+from .values import Assumed
 
 
 class Replay:
@@ -42,7 +43,8 @@ class Replay:
         stage.enter("building the model")
         start_group(job["world_size"])
         watch("cpu")
-        model = model_of(job)
+        assumed = Assumed()
+        model = model_of(job, assumed)
         about = plan(model, job)
         if job.get("plan_path"):
             write_json(job["plan_path"], about)  # also where the steps fail
@@ -54,6 +56,7 @@ class Replay:
         gpu = job.get("gpu") or {}
         calibration = Calibration(job)
         tracker = self.tracker = Tracker(self.events, CalibratedKernels(gpu, calibration))
+        tracker.assumed = assumed
         tracker.assumed.imbalance = float(job.get("imbalance") or 1.0)
         stage.enter("sharding the model")
         sharded = Sharded(model, job, FakeGround(tracker))

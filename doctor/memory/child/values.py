@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import branches, ctc, operand_types, shares, used
+from . import branches, counted, ctc, operand_types, shares, used
 from .known import computed, follow, shadow, worth
 
 if TYPE_CHECKING:
@@ -183,28 +183,25 @@ def _ctc_backward(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer
 
 
 def _equal(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
-    """torch.equal: what a check asks, or whether two tensors could be equal."""
-    if args[0].shape != args[1].shape:
+    """torch.equal and allclose: what a check asks, or whether two tensors could be equal."""
+    if func is aten.equal.default and args[0].shape != args[1].shape:
         return Answer(False)
     known = computed(func, args, kwargs)
     if known is not None:
         return Answer(known)
     calm = branches.unraised()
-    tracker.assumed.note("equal", str(calm is not False))
+    tracker.assumed.note(func._schema.name.partition("::")[2], str(calm is not False))
     return Answer(calm is not False)
 
 
-def _bincount(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
-    """How often each expert was chosen: by all the same."""
-    choice = getattr(args[0], "_choice", None)
-    if choice is None or shadow(args[0]) is not None or (len(args) > 1 and args[1] is not None):
-        return None
-    bins, n = max(choice.experts, args[2] if len(args) > 2 else 0), int(args[0].numel())
-    tracker.assumed.note("bincount", f"{n} values in {choice.experts} bins")
-    out = torch.empty(bins, dtype=torch.long)
-    out._doctor_value = shares.even(n, choice.experts, bins)
-    tracker.watch(out.untyped_storage(), "aten::bincount")
-    return Answer(out)
+def _counted(results: Any) -> Any:
+    """A handler that lets the operator run where there is nothing to assume."""
+
+    def handler(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
+        made = results(tracker, func, args, kwargs)
+        return None if made is None else Answer(made)
+
+    return handler
 
 
 def rescued(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer | None:
@@ -234,7 +231,12 @@ HANDLERS: dict[Any, Any] = {
     aten.index_put_.default: _index,
     aten._index_put_impl_.default: _index,
     aten.equal.default: _equal,
-    aten.bincount.default: _bincount,
+    aten.allclose.default: _equal,
+    aten.bincount.default: _counted(counted.bins),
+    aten.repeat_interleave.Tensor: _counted(counted.repeated),
+    aten._unique2.default: _counted(counted.unique),
+    aten.unique_dim.default: _counted(counted.unique),
+    aten.unique_consecutive.default: _counted(counted.unique),
     aten._ctc_loss.default: _ctc,
     aten._ctc_loss.Tensor: _ctc,
     aten._ctc_loss_backward.default: _ctc_backward,

@@ -42,8 +42,6 @@ UNMEASURED = frozenset(
         "aten::_linalg_eigh",
         "aten::linalg_matrix_exp",
         "aten::linalg_qr",
-        "aten::unique_dim",
-        "aten::_unique2",
     )
 )
 """Operators of torch whose CUDA kernels need memory that no rule here has."""

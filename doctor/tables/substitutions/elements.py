@@ -153,6 +153,15 @@ ENTRIES = (
         single=False,
     ),
     Substitution(
+        ("aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::repeat_interleave"),
+        "cub's sort and passes over what is sorted",
+        ASSUMED,
+        "values of the batch are computed; others are taken to differ, to be repeated once, and listed",
+        saves="memory for as many as there are values",
+        workspace="the sorted values, and three int64 for each where its place is asked for",
+        single=False,
+    ),
+    Substitution(
         ("aten::_ctc_loss", "aten::_ctc_loss_backward"),
         "torch's own",
         MEASURED,
