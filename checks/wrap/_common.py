@@ -12,6 +12,8 @@ GIB = 1 << 30
 TYPICAL = 80 * GIB
 """Memory of the GPU that is assumed where none was named."""
 LISTED = 4
+SPLITS, SMALLER = 0.25, 0.7
+"""Part of a unit that modules of one class must hold, and that one of them may, to make it smaller."""
 
 
 def count(n: float) -> str:
@@ -58,6 +60,11 @@ def names(parameters: Iterable[Parameter]) -> str:
     return listed(p.name for p in parameters)
 
 
+def share(p: Parameter, elements: int) -> str:
+    """How much of some elements one parameter is."""
+    return f"{p.name} {list(p.shape)} alone is {p.elements / max(1, elements):.0%} of it"
+
+
 def module_of(name: str) -> str:
     """The module that holds a parameter, as an expression."""
     path = name.rpartition(".")[0]
@@ -65,16 +72,21 @@ def module_of(name: str) -> str:
 
 
 def wrap_fix(plan: UnitPlan, classes: Sequence[str], why: str = "") -> Fix:
-    """How to make the modules of these classes units, in the words of the API."""
+    """How to make the modules of exactly these classes units, in the words of the API; inner ones first."""
     if not classes:
         return Fix(f"Wrap the modules that the forward calls one after another{why}")
-    said = ", ".join(classes)
+    named = ",".join(classes)
     if plan.api == "fsdp1":
-        how = f"auto_wrap_policy=ModuleWrapPolicy({{{said}}})"
+        how = f"auto_wrap_policy=ModuleWrapPolicy({{{', '.join(classes)}}})"
     else:
-        how = f"fully_shard each {' and '.join(classes)}, then the root"
-    accelerate = f"accelerate: fsdp_transformer_layer_cls_to_wrap: {','.join(classes)}"
-    return Fix(f"{how} (--wrap {','.join(classes)}; {accelerate}){why}")
+        how = f"fully_shard {', then '.join(f'each {c}' for c in classes)}, then the root"
+    return Fix(f"{how} (--wrap {named}; accelerate: fsdp_transformer_layer_cls_to_wrap: {named}){why}")
+
+
+def wrapped(plan: UnitPlan, without: Iterable[str] = ()) -> list[str]:
+    """The classes of --wrap that the model has, but for some."""
+    left_out = {*plan.missing, *without}
+    return [c for c in plan.wrap if c not in left_out]
 
 
 def blocks(plan: UnitPlan) -> str:
@@ -88,6 +100,18 @@ def inner_words(inner: Iterable[Inner]) -> str:
     return listed(f"{i.kind} ({i.count} x {count(i.elements / max(1, i.count))})" for i in inner)
 
 
-def suggested(plan: UnitPlan) -> tuple[str, ...]:
+def suggested(plan: UnitPlan) -> list[str]:
     """Classes to wrap that are not wrapped yet."""
-    return tuple(c for c in plan.suggested if c not in plan.wrap or c in plan.missing)
+    there = wrapped(plan)
+    return [c for c in plan.suggested if c not in there]
+
+
+def cut(plan: UnitPlan, i: int) -> str:
+    """The class inside a unit whose modules, as units of their own, make it clearly smaller; "" for none."""
+    elements = sum(p.elements for p in plan.parameters if p.unit == i and not p.ignored)
+    for k in plan.units[i].deeper or plan.units[i].inner[:1]:
+        if k.elements < SPLITS * elements:
+            return ""
+        if k.elements <= SMALLER * elements * max(1, k.count):
+            return k.kind
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.wrap._common import blocks, listed, suggested, unit_name, wrap_fix
+from fsdp_doctor.checks.wrap._common import blocks, listed, suggested, unit_name, wrap_fix, wrapped
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.findings import Finding, Fix, Row, fail, ok
@@ -33,7 +33,7 @@ def class_not_in_model(facts: Facts, options: Options) -> Iterator[Finding]:
         f"no module of class {', '.join(absent)}; {''.join(a + ' ' for a in alike)}repeated blocks: "
         f"{blocks(plan)}",
         "classes of the model's own modules",
-        fix=wrap_fix(plan, suggested(plan))
+        fix=wrap_fix(plan, [*wrapped(plan), *suggested(plan)])
         if plan.missing
         else Fix(f"Name classes of the model: {', '.join(plan.suggested) or blocks(plan)}"),
     )
@@ -41,23 +41,26 @@ def class_not_in_model(facts: Facts, options: Options) -> Iterator[Finding]:
 
 @check("WRP014", Row.START, needs=(UnitPlan,), tags=("wrap",))
 def container_wrapped(facts: Facts, options: Options) -> Iterator[Finding]:
-    """A container without a forward is a unit.
+    """A module without a forward is a unit.
 
-    What: Looks for units that are a ModuleList or a ModuleDict.
-    Why: Nothing calls a container's forward, so that nothing gathers its parameters: FSDP2 refuses it
-        ("fully_shard does not support containers that do not implement forward"), FSDP1 fails in the first
-        layer with sizes that do not match.
+    What: Looks for units whose class has no forward of its own: a ModuleList, a ModuleDict, or a class that
+        only holds modules.
+    Why: Nothing calls it, so that nothing gathers its parameters: FSDP2 refuses a list
+        ("fully_shard does not support containers that do not implement forward") and leaves shards to the
+        layers in others, FSDP1 fails in the first layer with sizes that do not match.
     Fix: Wrap the blocks inside it.
     Sources: Torch/distributed/fsdp/_fully_shard/_fsdp_init.py; measured with FSDP1 and FSDP2, torch 2.13.
     """
     plan = facts[UnitPlan]
     found = [i for i, u in enumerate(plan.units) if u.container]
     if not found:
-        yield ok("no unit is a container")
+        yield ok("each unit has a forward")
         return
     inner = [k.kind for i in found for k in plan.units[i].inner[:1]]
+    kept = wrapped(plan, without=[plan.units[i].kind for i in found])
+    better = list(dict.fromkeys([*kept, *(inner or suggested(plan))]))
     yield fail(
         f"{listed(unit_name(plan, i) for i in found)} has no forward that would gather its parameters",
         "units whose forward is called",
-        fix=wrap_fix(plan, list(dict.fromkeys(inner)) or suggested(plan)),
+        fix=wrap_fix(plan, better),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.wrap._common import count, names, unit_name, unsharded
+from fsdp_doctor.checks.wrap._common import capacity, count, names, unit_name, unsharded
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
 from fsdp_doctor.engine.units import ITEM, members, sizes
@@ -13,6 +13,8 @@ from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.unit_plan import Parameter, UnitPlan
 from fsdp_doctor.tables.units import unit_size as size
 
+MATTERS = 0.001
+"""Part of the GPU below which gradients of frozen parameters are not worth another plan."""
 PLAIN = ("Parameter", "UninitializedParameter", "DTensor")
 
 
@@ -64,13 +66,16 @@ def frozen_and_trained(facts: Facts, options: Options) -> Iterator[Finding]:
     sharded = sum(
         each[i].shard - each[i].shard * each[i].trainable // max(1, each[i].elements) for i in mixed
     )
-    yield warn(
+    found = (
         f"{said}: gradients of {count(frozen + trained)} elements exist instead of {count(trained)}, "
         f"{size(extra)} more in the backward of {unit_name(plan, worst)} and {size(sharded)} per rank until "
-        "zero_grad",
-        "frozen and trained parameters in units of their own",
-        fix=apart,
+        "zero_grad"
     )
+    expected = "frozen and trained parameters in units of their own"
+    if extra + sharded <= MATTERS * capacity(plan)[0]:
+        yield info(found, expected=expected)
+    else:
+        yield warn(found, expected, fix=apart)
 
 
 @check("WRP007", Row.START, needs=(UnitPlan,), tags=("wrap", "precision"))

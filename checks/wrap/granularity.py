@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
@@ -10,11 +9,15 @@ from fsdp_doctor.checks.wrap._common import (
     blocks,
     capacity,
     count,
+    cut,
     inner_words,
+    module_of,
+    share,
     suggested,
     unit_name,
     unsharded,
     wrap_fix,
+    wrapped,
 )
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import check
@@ -29,10 +32,8 @@ WORTH_WRAPPING = 100_000_000
 ONE_UNIT = 0.25
 WORKING_SET = 0.15
 """Part of the GPU that the buffers of one unit may take."""
-SPLITS = 0.25
-"""Part of a unit that modules inside it must hold, for units of them to make it smaller."""
-ROOT_OVER_MEDIAN, ROOT_SHARE, ROOT_BYTES = 1.5, 0.20, 0.01
-UNEVEN = 3.0
+UNEVEN, MATTERS = 3.0, 0.01
+"""How many times the median a unit may be, and from which part of the GPU its buffers matter."""
 TINY = 1_000_000
 
 
@@ -66,11 +67,36 @@ def single_unit(facts: Facts, options: Options) -> Iterator[Finding]:
         f"repeated blocks: {blocks(plan)}"
     )
     expected = f"a unit per block, each far below {ONE_UNIT:.0%} of the GPU"
-    fix = wrap_fix(plan, suggested(plan))
+    classes = suggested(plan)
+    fix = wrap_fix(plan, classes) if classes else _no_blocks(plan)
     if taken > ONE_UNIT * room and plan.capacity is not None:
         yield fail(found, expected, fix=fix)
     else:
         yield warn(found, expected, fix=fix)
+
+
+def _no_blocks(plan: UnitPlan) -> Fix:
+    """What to do with one unit in which nothing repeats."""
+    held = members(plan)[0]
+    elements = sum(p.elements for p in held)
+    largest = max(held, key=lambda p: p.elements)
+    if largest.elements > elements / 2:
+        return Fix(
+            f"{share(largest, elements)}, and a unit gathers its parameters whole, so that no plan makes it "
+            "smaller: shard such a table by rows (RowwiseParallel of tensor parallelism)"
+        )
+    by_module: dict[str, int] = {}
+    for p in held:
+        module = module_of(p.name)
+        by_module[module] = by_module.get(module, 0) + p.elements
+    module = max(by_module, key=lambda m: by_module[m])
+    if by_module[module] > elements / 2:
+        return Fix(
+            f"{module} itself holds {count(by_module[module])} parameters, which are gathered together: "
+            "make several modules of it that the forward calls one after another, and wrap those"
+        )
+    inner = inner_words(plan.units[0].inner)
+    return Fix(f"Wrap the modules that the forward calls one after another; inside: {inner}")
 
 
 @check("WRP006", Row.OOM, needs=(UnitPlan,), tags=("wrap", "memory", "moe"))
@@ -98,72 +124,27 @@ def unit_too_large(facts: Facts, options: Options) -> Iterator[Finding]:
     if taken <= WORKING_SET * room:
         yield ok(f"at most {size(taken)} of buffers for two units, {taken / room:.1%} of {called}")
         return
-    inner = plan.units[worst].inner
-    splits = bool(inner) and inner[0].elements >= SPLITS * each[worst].elements
+    inner, smaller = plan.units[worst].inner, cut(plan, worst)
     yield warn(
         f"{unit_name(plan, worst)}: {count(each[worst].elements)} parameters, {size(taken)} of buffers for "
         f"it and the next unit, {taken / room:.0%} of {called}; inside: "
         f"{inner_words(inner) or 'nothing smaller'}",
         f"at most {WORKING_SET:.0%} of the GPU",
-        fix=wrap_fix(plan, [inner[0].kind], ", besides the block itself")
-        if splits
-        else _own_module(plan, worst),
+        fix=wrap_fix(plan, [smaller, *wrapped(plan)]) if smaller else _own_module(plan, worst),
         confidence=Confidence.HIGH if plan.capacity is not None else Confidence.MEDIUM,
     )
 
 
 def _own_module(plan: UnitPlan, i: int) -> Fix:
-    """What to do with a unit whose own parameters make it large."""
+    """What to do with a unit that its own parameters make large."""
     held = members(plan)[i]
     if not held:
         return Fix("Make the modules inside it units of their own")
     p = max(held, key=lambda q: q.elements)
+    alone = share(p, sum(q.elements for q in held))
     return Fix(
-        f"No module inside it holds much of it: put {p.name} {list(p.shape)} and its like into a module of "
-        "their own that is a unit, or shard the experts by expert parallelism"
-    )
-
-
-@check("WRP008", Row.OOM, needs=(UnitPlan,), tags=("wrap", "memory"))
-def root_too_large(facts: Facts, options: Options) -> Iterator[Finding]:
-    """The root unit holds a large part of the model.
-
-    What: Compares the parameters that no other unit holds with the median unit and with the whole model.
-    Why: The root is gathered first and freed last: its parameters stay whole through the backward, its
-        gradients until its end, and its reduction overlaps with nothing.
-    Fix: Shard a large embedding and head apart: fully_shard(embedding), fully_shard([norm, head]).
-    Sources: Torchtitan's parallelize_llama; torch/distributed/fsdp/_fully_shard/_fsdp_state.py.
-    """
-    plan = facts[UnitPlan]
-    if (nothing := unsharded(plan)) is not None:
-        yield nothing
-        return
-    each = sizes(plan)
-    if len(each) < 2:
-        yield ok("the root is the only unit (see WRP001)")
-        return
-    total = sum(s.elements for s in each)
-    root, middle = each[0], median(s.elements for s in each[1:])
-    room, called = capacity(plan)
-    taken = root.gathered + root.reduced
-    share = root.elements / total if total > 0 else 0.0
-    if root.elements <= ROOT_OVER_MEDIAN * middle or share <= ROOT_SHARE or taken <= ROOT_BYTES * room:
-        yield ok(f"the root holds {count(root.elements)} parameters, {share:.0%} of the model")
-        return
-    tied = [p for p in plan.parameters if p.unit == 0 and p.other_names]
-    text = (
-        f"{tied[0].name} and {tied[0].other_names[0]} are one parameter: fully_shard their two modules "
-        "together, as one unit"
-        if tied
-        else "Make the embedding a unit, and norm and head another: fully_shard(model.embed), "
-        "fully_shard([model.norm, model.head])"
-    )
-    yield warn(
-        f"the root holds {count(root.elements)} parameters ({share:.0%} of the model; the median unit has "
-        f"{count(middle)}): {inner_words(plan.units[0].inner)}; {size(taken)} of {called} stay to "
-        "the end of the backward",
-        f"a root of at most {ROOT_OVER_MEDIAN}x the median unit or {ROOT_SHARE:.0%} of the model",
-        fix=Fix(text),
+        f"{alone}, and a unit gathers its parameters whole: shard experts by "
+        "expert parallelism, or put it and its like into modules of their own that are units"
     )
 
 
@@ -186,15 +167,24 @@ def uneven_units(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok("fewer than two units below the root")
         return
     worst = max(range(1, len(each)), key=lambda i: each[i].elements)
-    middle = median(s.elements for s in each[1:])
+    ordinary = [s.elements for s in each[1:] if s.elements >= TINY]  # WRP010 speaks of the others
+    middle = median(ordinary or [s.elements for s in each[1:]])
     if each[worst].elements <= UNEVEN * max(middle, 1):
         yield ok(f"the largest unit has {each[worst].elements / max(middle, 1):.1f}x the median")
         return
+    room, called = capacity(plan)
+    taken = each[worst].gathered + each[worst].reduced
+    if taken <= MATTERS * room:
+        yield ok(f"the buffers of the largest unit, {size(taken)}, are {taken / room:.1%} of {called}")
+        return
+    smaller = cut(plan, worst)
     yield info(
         f"{unit_name(plan, worst)} holds {count(each[worst].elements)} parameters, "
         f"{each[worst].elements / max(middle, 1):.1f}x the median unit of {count(middle)}",
         expected=f"at most {UNEVEN:.0f}x the median",
-        fix=wrap_fix(plan, [plan.units[worst].inner[0].kind] if plan.units[worst].inner else []),
+        fix=wrap_fix(plan, [smaller, *wrapped(plan)])
+        if smaller
+        else Fix("Nothing inside it can be cut: let the unit before it gather it ahead (prefetching)"),
     )
 
 
@@ -202,7 +192,7 @@ def uneven_units(facts: Facts, options: Options) -> Iterator[Finding]:
 def tiny_units(facts: Facts, options: Options) -> Iterator[Finding]:
     """Units are tiny.
 
-    What: Counts units below the root with fewer than a million parameters.
+    What: Looks for classes whose units mostly hold fewer than a million parameters.
     Why: Each unit costs an all-gather, a reduce-scatter and their copies in every step: small messages are
         bound by latency, and the memory that they save is little.
     Fix: Wrap the block around them rather than its layers.
@@ -213,15 +203,28 @@ def tiny_units(facts: Facts, options: Options) -> Iterator[Finding]:
         yield nothing
         return
     each = sizes(plan)
-    tiny = [i for i in range(1, len(each)) if each[i].elements < TINY]
-    if not tiny:
-        yield ok("no unit has fewer than a million parameters")
+    by_class: dict[str, list[int]] = {}
+    for i in range(1, len(each)):
+        if each[i].elements:
+            by_class.setdefault(plan.units[i].kind, []).append(i)
+    kinds = {k: found for k, found in by_class.items() if median(each[i].elements for i in found) < TINY}
+    if not kinds:
+        yield ok("no class of units has mostly fewer than a million parameters")
         return
-    kinds = Counter(plan.units[i].kind for i in tiny)
-    said = ", ".join(f"{n} x {kind}" for kind, n in kinds.most_common(4))
-    better = [c for c in plan.suggested if c not in kinds]
+    tiny = sum(map(len, kinds.values()))
+    said = ", ".join(
+        f"{len(found)} x {kind} of {count(median(each[i].elements for i in found))}"
+        for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1]))[:4]
+    )
+    better = [*wrapped(plan, without=kinds), *(c for c in suggested(plan) if c not in kinds)]
+    if better:
+        fix = wrap_fix(plan, better)
+    elif plan.elements <= WORTH_WRAPPING:
+        fix = Fix(f"Leave out --wrap: one unit is enough for a model of {count(plan.elements)} parameters")
+    else:
+        fix = Fix("Join them: wrap the module around them")
     yield info(
-        f"{len(tiny)} of {len(each) - 1} units hold fewer than 1M parameters: {said}",
+        f"{tiny} of {len(each) - 1} units hold few parameters: {said}",
         expected="units of a million parameters and more",
-        fix=wrap_fix(plan, better) if better else Fix("Join them: wrap the module around them"),
+        fix=fix,
     )

@@ -14,6 +14,8 @@ from fsdp_doctor.tables.units import unit_size as size
 
 BUFFERS = 0.01
 """Part of the GPU that buffers may take."""
+FEW = 1 << 20
+"""Bytes up to which parameters off the device cost a host nothing."""
 
 
 @check("WRP012", Row.START, needs=(UnitPlan,), tags=("wrap", "init"))
@@ -39,13 +41,22 @@ def devices(facts: Facts, options: Options) -> Iterator[Finding]:
     real = [p for p in plan.parameters if p.device != "meta"]
     if real and len(real) < len(plan.parameters):
         held = sum(p.elements * p.item_bytes for p in real)
-        yield warn(
+        found = (
             f"{len(real)} of {len(plan.parameters)} parameters stand on {real[0].device} whatever the "
-            f"device is: {names(real)} ({size(held)})",
-            "all parameters on the device that torch.device names",
-            fix=Fix("Take device=… and tensors from files out of the constructor"),
-            subject=Subject(tensor=real[0].name),
+            f"device is: {names(real)} ({size(held)})"
         )
+        expected, subject = (
+            "all parameters on the device that torch.device names",
+            Subject(tensor=real[0].name),
+        )
+        fix = Fix(
+            "Take device=…, torch.Tensor(…) and tensors from files out of the constructor: torch.empty(…) "
+            "follows torch.device"
+        )
+        if held <= FEW:
+            yield info(found, expected=expected, fix=fix, subject=subject)
+        else:
+            yield warn(found, expected, fix=fix, subject=subject)
     elif real:
         held = sum(p.elements * p.item_bytes for p in real)
         yield info(

@@ -13,7 +13,8 @@ from fsdp_doctor.subjects.unit_plan import UnitPlan
 
 REFUSED_SINCE = (2, 13)
 """torch from which FSDP2 refuses a parameter of two groups."""
-ADAPTERS = ("lora_embedding_A", "lora_embedding_B", "lora_A", "lora_B")
+ADAPTERS = ("lora_embedding_A", "lora_embedding_B", "lora_A", "lora_B", "modules_to_save")
+"""What peft puts beside a weight to train: LoRA's matrices, or a copy of the whole module."""
 
 
 @check("WRP004", Row.START, needs=(UnitPlan,), tags=("wrap", "tied"))
@@ -81,7 +82,8 @@ def _version(text: str) -> tuple[int, ...]:
 def adapter_on_tied(facts: Facts, options: Options) -> Iterator[Finding]:
     """An adapter trains one place of a tied parameter.
 
-    What: Looks for parameters with several names of which one has LoRA's matrices beside it.
+    What: Looks for parameters with several names of which one has LoRA's matrices or a trained copy
+        (modules_to_save) beside it.
     Why: The embedding gets an update that the tied head does not have: merged or saved, the two differ, and
         loading ties them again and loses one. Under FSDP the two places also fall into different units.
     Fix: Take the embedding and the head out of LoRA's target modules, or untie them and train both.
@@ -109,5 +111,6 @@ def adapter_on_tied(facts: Facts, options: Options) -> Iterator[Finding]:
 
 
 def _owner(name: str) -> str:
-    """The adapted module of a parameter: that which holds `base_layer`, or its own."""
-    return name.removesuffix(".weight").removesuffix(".bias").removesuffix(".base_layer")
+    """The adapted module of a parameter: that which holds `base_layer` or `original_module`, or its own."""
+    module = name.removesuffix(".weight").removesuffix(".bias")
+    return module.removesuffix(".base_layer").removesuffix(".original_module")

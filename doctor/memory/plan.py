@@ -46,8 +46,13 @@ def _unit(value: Mapping[str, object]) -> Unit:
         _text(value, "kind"),
         parent if isinstance(parent, int) else None,
         value.get("container") is True,
-        tuple(Inner(str(k), _int(c), _int(e)) for k, c, e in _rows(value, "inner")),
+        _inner(value, "inner"),
+        _inner(value, "deeper"),
     )
+
+
+def _inner(value: Mapping[str, object], key: str) -> tuple[Inner, ...]:
+    return tuple(Inner(str(k), _int(c), _int(e)) for k, c, e in _rows(value, key))
 
 
 def _order(value: object, units: int) -> tuple[int, ...] | None:

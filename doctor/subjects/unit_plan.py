@@ -59,14 +59,16 @@ class Unit:
     parent: int | None = None
     """Index of the unit around it."""
     container: bool = False
-    """A ModuleList or ModuleDict: it has no forward, so that nothing would gather it."""
+    """Its class has no forward, so that nothing would gather it."""
     inner: tuple[Inner, ...] = ()
     """Its next modules that could be units, the largest first; lists are looked into."""
+    deeper: tuple[Inner, ...] = ()
+    """The heaviest class of them, the heaviest class inside those, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A class of block that occurs several times in a list of the model: a natural unit."""
+    """A class of block that occurs several times, or as one of a row: a natural unit."""
 
     kind: str
     count: int

@@ -54,7 +54,8 @@ def held(module: nn.Module) -> int:
 
 def _suggested(model: nn.Module, own: bool) -> list[str]:
     found: dict[str, list[nn.Module]] = {}
-    tied = _tied(model)
+    shared = _tied(model)
+    tied = {type(m).__name__ for m in model.modules() if id(m) in shared}  # a plan names classes
     seen: set[int] = set()
 
     def visit(inside: nn.Module) -> None:
@@ -64,7 +65,7 @@ def _suggested(model: nn.Module, own: bool) -> list[str]:
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            if id(child) in kept and id(child) not in tied:
+            if id(child) in kept and type(child).__name__ not in tied:
                 found.setdefault(type(child).__name__, []).append(child)
             else:
                 visit(child)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .blocks import ROWS, repeated, runs, suggest
+from .blocks import ROWS, held, repeated, runs, suggest
 from .recurrent_weights import flattening
 
 CHECKPOINTED, FSDP1 = "_checkpoint_wrapped_module", "_fsdp_wrapped_module"
@@ -65,7 +65,7 @@ def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str
         if id(module) in of_module:
             unit_of[path] = of_module[id(module)]  # also where a unit stands a second time
     for unit, module in zip(units, modules, strict=True):
-        unit["inner"] = _inner(module, seen)
+        unit["inner"], unit["deeper"] = _inner(module, seen), _deeper(module, seen)
     return {
         "units": units,
         "parameters": list(_parameters(model, unit_of, set(ignored))),
@@ -109,7 +109,27 @@ def _unit(path: str, module: nn.Module, parent: int | None) -> dict[str, Any]:
 
 def _inner(module: nn.Module, units: set[int]) -> list[list[Any]]:
     """[class, how many, elements] of the next modules without units; others and lists are looked into."""
-    found: dict[str, list[int]] = {}
+    return [_row(kind, found) for kind, found in _next([module], units)[:6]]
+
+
+def _deeper(module: nn.Module, units: set[int]) -> list[list[Any]]:
+    """The same along the heaviest classes, from the next modules to the innermost."""
+    chain: list[list[Any]] = []
+    rows = _next([module], units)
+    while rows and len(chain) < 8:
+        kind, found = rows[0]
+        chain.append(_row(kind, found))
+        rows = _next(found, units)
+    return chain
+
+
+def _row(kind: str, found: list[nn.Module]) -> list[Any]:
+    return [kind, len(found), sum(map(held, found))]
+
+
+def _next(modules: Iterable[nn.Module], units: set[int]) -> list[tuple[str, list[nn.Module]]]:
+    """The next modules inside some, by class, the heaviest first."""
+    found: dict[str, list[nn.Module]] = {}
 
     def visit(inside: nn.Module) -> None:
         for child in inside.children():
@@ -118,16 +138,12 @@ def _inner(module: nn.Module, units: set[int]) -> list[list[Any]]:
             around = any(id(m) in units for m in child.modules())
             if around or isinstance(child, ROWS):
                 visit(child)
-                continue
-            n = sum(p.numel() for p in child.parameters())
-            if n:
-                entry = found.setdefault(type(child).__name__, [0, 0])
-                entry[0] += 1
-                entry[1] += n
+            elif held(child):
+                found.setdefault(type(child).__name__, []).append(child)
 
-    visit(module)
-    rows: list[list[Any]] = [[k, c, e] for k, (c, e) in found.items()]
-    return sorted(rows, key=lambda row: -row[2])[:6]
+    for module in modules:
+        visit(module)
+    return sorted(found.items(), key=lambda kind: -sum(map(held, kind[1])))
 
 
 def _parameters(model: nn.Module, unit_of: dict[str, int], ignored: set[str]) -> Iterator[dict[str, Any]]:
@@ -183,6 +199,7 @@ def _sharded(model: nn.Module) -> Iterator[str]:
 def _optimizers(model: nn.Module) -> Iterator[str]:
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            listed = value if isinstance(value, (list, tuple)) else (value,)
+            listed = list(value.values()) if isinstance(value, dict) else value
+            listed = listed if isinstance(listed, (list, tuple)) else (listed,)
             if any(isinstance(v, torch.optim.Optimizer) for v in listed):
                 yield f"{path}.{name}".lstrip(".")
