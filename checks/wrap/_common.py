@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
+from fsdp_doctor.engine.units import sizes
 from fsdp_doctor.findings import Finding, Fix, skip
 from fsdp_doctor.subjects.unit_plan import Inner, Parameter, UnitPlan
 from fsdp_doctor.tables.units import unit_size as size
@@ -12,6 +14,8 @@ GIB = 1 << 30
 TYPICAL = 80 * GIB
 """Memory of the GPU that is assumed where none was named."""
 LISTED = 4
+TINY = 1_000_000
+"""Elements below which a unit costs more messages than it saves memory."""
 SPLITS, SMALLER = 0.25, 0.7
 """Part of a unit that modules of one class must hold, and that one of them may, to make it smaller."""
 
@@ -58,6 +62,15 @@ def listed(names: Iterable[str], limit: int = LISTED) -> str:
 def names(parameters: Iterable[Parameter]) -> str:
     """The first names of parameters."""
     return listed(p.name for p in parameters)
+
+
+def tiny_kinds(plan: UnitPlan) -> dict[str, list[int]]:
+    """Classes of units that mostly hold few parameters, with the elements of each unit."""
+    by_class: dict[str, list[int]] = {}
+    for unit, one in list(zip(plan.units, sizes(plan), strict=True))[1:]:
+        if one.elements:
+            by_class.setdefault(unit.kind, []).append(one.elements)
+    return {kind: found for kind, found in by_class.items() if median(found) < TINY}
 
 
 def share(p: Parameter, elements: int) -> str:

@@ -60,7 +60,7 @@ def container_wrapped(facts: Facts, options: Options) -> Iterator[Finding]:
     kept = wrapped(plan, without=[plan.units[i].kind for i in found])
     better = list(dict.fromkeys([*kept, *(inner or suggested(plan))]))
     yield fail(
-        f"{listed(unit_name(plan, i) for i in found)} has no forward that would gather its parameters",
+        f"no forward that would gather its parameters: {listed(unit_name(plan, i) for i in found)}",
         "units whose forward is called",
         fix=wrap_fix(plan, better),
     )

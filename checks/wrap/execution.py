@@ -96,7 +96,11 @@ def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
         f"{len(unused)} of {len(each)} units are never entered: {listed(unit_name(plan, i) for i in unused)} "
         f"({count(sum(each[i].elements for i in unused))} parameters)",
         "each unit's forward is called",
-        fix=Fix("Call the modules by their forward, register_fsdp_forward_method, or leave them to the root"),
+        fix=Fix(
+            "Call the modules by their forward, register_fsdp_forward_method, or leave them to the root"
+            if plan.api == "fsdp2"
+            else "Call the modules by their forward, or leave them to the root"
+        ),
     )
 
 
@@ -137,5 +141,7 @@ def odd_order(facts: Facts, options: Options) -> Iterator[Finding]:
         expected="each unit once, in the order of the model",
         fix=Fix(
             "Name the next units by set_modules_to_forward_prefetch and set_modules_to_backward_prefetch"
+            if plan.api == "fsdp2"
+            else "Register the modules in the order in which they run, or leave forward_prefetch off"
         ),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from fsdp_doctor.checks.wrap._common import (
+    TINY,
     blocks,
     capacity,
     count,
@@ -14,6 +15,7 @@ from fsdp_doctor.checks.wrap._common import (
     module_of,
     share,
     suggested,
+    tiny_kinds,
     unit_name,
     unsharded,
     wrap_fix,
@@ -34,7 +36,6 @@ WORKING_SET = 0.15
 """Part of the GPU that the buffers of one unit may take."""
 UNEVEN, MATTERS = 3.0, 0.01
 """How many times the median a unit may be, and from which part of the GPU its buffers matter."""
-TINY = 1_000_000
 
 
 @check("WRP001", Row.OOM, needs=(UnitPlan,), tags=("wrap", "memory"))
@@ -203,17 +204,13 @@ def tiny_units(facts: Facts, options: Options) -> Iterator[Finding]:
         yield nothing
         return
     each = sizes(plan)
-    by_class: dict[str, list[int]] = {}
-    for i in range(1, len(each)):
-        if each[i].elements:
-            by_class.setdefault(plan.units[i].kind, []).append(i)
-    kinds = {k: found for k, found in by_class.items() if median(each[i].elements for i in found) < TINY}
+    kinds = tiny_kinds(plan)
     if not kinds:
         yield ok("no class of units has mostly fewer than a million parameters")
         return
     tiny = sum(map(len, kinds.values()))
     said = ", ".join(
-        f"{len(found)} x {kind} of {count(median(each[i].elements for i in found))}"
+        f"{len(found)} x {kind} of {count(median(found))}"
         for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1]))[:4]
     )
     better = [*wrapped(plan, without=kinds), *(c for c in suggested(plan) if c not in kinds)]

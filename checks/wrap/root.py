@@ -11,7 +11,7 @@ from fsdp_doctor.checks.wrap._common import (
     inner_words,
     listed,
     module_of,
-    suggested,
+    tiny_kinds,
     unsharded,
     wrap_fix,
     wrapped,
@@ -68,7 +68,7 @@ def root_too_large(facts: Facts, options: Options) -> Iterator[Finding]:
     expected = f"a root of at most {OVER_MEDIAN}x the median unit or {SHARE:.0%} of the model"
     tied = [p for p in members(plan)[0] if p.other_names]
     free = root.elements - sum(p.elements for p in tied)
-    classes = suggested(plan)
+    classes = [k.kind for k in plan.left if k.elements >= LARGE * root.elements and k.kind not in plan.wrap]
     if not classes and not _large(free, root, middle, total, room):
         p = max(tied, key=lambda q: q.elements)
         yield info(
@@ -78,7 +78,11 @@ def root_too_large(facts: Facts, options: Options) -> Iterator[Finding]:
             fix=Fix("Untie the two, or split the vocabulary over ranks by tensor parallelism"),
         )
         return
-    fix = wrap_fix(plan, [*wrapped(plan), *classes]) if classes else Fix(_apart(plan, members(plan)[0]))
+    fix = (
+        wrap_fix(plan, [*wrapped(plan, without=tiny_kinds(plan)), *classes])
+        if classes
+        else Fix(_apart(plan, members(plan)[0]))
+    )
     if part > MOST and taken > TOO_MUCH * room and plan.capacity is not None:
         yield fail(found, expected, fix=fix)
     else:

@@ -28,6 +28,7 @@ def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> Un
         unknown=tuple((str(v[0]), str(v[1])) for v in _pairs(about, "unknown")),
         near=tuple((str(v[0]), tuple(map(str, _list(v[1])))) for v in _pairs(about, "near")),
         suggested=_texts(about, "suggested"),
+        left=_inner(about, "left"),
         checkpointed=_texts(about, "checkpointed"),
         sharded=_texts(about, "sharded"),
         optimizers=_texts(about, "optimizers"),

@@ -115,6 +115,8 @@ class UnitPlan:
     """For such classes: those of the model that are called nearly alike."""
     suggested: tuple[str, ...] = ()
     """Classes whose modules would be good units."""
+    left: tuple[Inner, ...] = ()
+    """Those of them with parameters that the root holds, and how many elements."""
     checkpointed: tuple[str, ...] = ()
     """Paths of the outermost modules whose activations are computed again."""
     sharded: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,12 +26,14 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
     if job.get("api") == "fsdp1":  # its ModuleWrapPolicy asks isinstance
         named |= {type(m) for m in model.modules() if isinstance(m, tuple(named))}
     found = describe(model, named, ignored)
+    units = suggest(model)
     return {
         **found,
         "torch": torch.__version__,
         "params": sum(p.numel() for p in model.parameters()),
         "repeated": repeated(model),
-        "suggested": suggest(model),
+        "suggested": units,
+        "left": list(_left(model, units, found["parameters"])),
         "missing": [name for name in wrap if name not in kinds],
         "unknown": [[flag, name] for flag, name in others if name not in kinds],
         "near": [[name, near(name, kinds)] for name in (*wrap, *(n for _, n in others)) if name not in kinds],
@@ -196,10 +199,33 @@ def _sharded(model: nn.Module) -> Iterator[str]:
             yield path
 
 
+def _left(model: nn.Module, kinds: Iterable[str], parameters: list[dict[str, Any]]) -> Iterator[list[Any]]:
+    """[class, how many, elements] of suggested units, counting the elements that the root holds."""
+    held_by_root = {p["name"] for p in parameters if p["unit"] == 0 and not p["ignored"]}
+    sizes = {id(p): p.numel() for name, p in model.named_parameters() if name in held_by_root}
+    for kind in kinds:
+        modules = [m for m in model.modules() if type(m).__name__ == kind]
+        elements = sum(sizes.get(id(p), 0) for m in modules for p in m.parameters())
+        if elements:
+            yield [kind, len(modules), elements]
+
+
 def _optimizers(model: nn.Module) -> Iterator[str]:
+    """Optimizers over the model's parameters: those that are its attributes by name, others by class."""
+    known = {id(p) for p in model.parameters()}
+    others = {
+        id(o): o
+        for o in gc.get_objects()
+        if issubclass(type(o), torch.optim.Optimizer)  # isinstance asks lazy objects for their class
+        and any(id(p) in known for group in o.param_groups for p in group["params"])
+    }
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             listed = list(value.values()) if isinstance(value, dict) else value
             listed = listed if isinstance(listed, (list, tuple)) else (listed,)
-            if any(isinstance(v, torch.optim.Optimizer) for v in listed):
+            found = [v for v in listed if id(v) in others]
+            for optimizer in found:
+                del others[id(optimizer)]
+            if found:
                 yield f"{path}.{name}".lstrip(".")
+    yield from (f"an {type(o).__name__} of the model's function" for o in others.values())

@@ -158,6 +158,12 @@ def attributes():
 def plain_layers():
     return Named(fc1=nn.Linear(64, 64), fc2=nn.Linear(64, 64), out=nn.Linear(64, 1))
 
+def by_hook():
+    model = by_name()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.embed.weight.register_hook(lambda grad: optimizer.step())
+    return model
+
 def tables():  # two of one class, of which one is tied to the head
     model = Named(a=Table(99, 20), b=Table(99, 20), layers=nn.ModuleList(Block(20) for _ in range(3)))
     model.head = nn.Linear(20, 99, bias=False)
@@ -385,6 +391,19 @@ def test_what_lies_elsewhere(read: Read) -> None:
     assert [n for n, p in by_name.items() if not p.contiguous] == ["c"]
     assert by_name["q"].dtype == "uint8" and by_name["scale"].shape == ()
     assert plan.optimizers == ("optimizer",)
+
+
+def test_what_of_the_suggested_blocks_is_left_to_the_root(read: Read) -> None:
+    assert read().left == ()
+    layers = read(wrap=("Expert",)).left
+    assert [(k.kind, k.count, k.elements) for k in layers] == [("Block", 3, 3 * (3 + 2 * 20))]
+
+
+def test_an_optimizer_that_the_function_keeps_elsewhere(read: Read) -> None:
+    kept = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])]
+    assert read("by_hook").optimizers == ("an AdamW of the model's function",)
+    assert read("by_name").optimizers == ()
+    assert kept
 
 
 def test_inside_of_units_and_of_the_root(read: Read) -> None:
