@@ -25,9 +25,9 @@ def runs(module: nn.Module) -> bool:
     return getattr(forward, "__func__", forward) is not nn.Module.forward
 
 
-def repeated(model: nn.Module) -> list[list[Any]]:
+def repeated(model: nn.Module, units: Iterable[str] | None = None) -> list[list[Any]]:
     """[class, how many, elements] of blocks that repeat or would be units, the largest together first."""
-    units = suggest(model)
+    units = suggest(model) if units is None else units
     kinds = {type(m).__name__ for row in model.modules() if isinstance(row, ROWS) for m in _own(row)}
     kinds.update(units)
     found: dict[str, list[int]] = {}

@@ -31,7 +31,7 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
         **found,
         "torch": torch.__version__,
         "params": sum(p.numel() for p in model.parameters()),
-        "repeated": repeated(model),
+        "repeated": repeated(model, units),
         "suggested": units,
         "left": list(_left(model, units, found["parameters"])),
         "missing": [name for name in wrap if name not in kinds],
@@ -67,8 +67,9 @@ def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str
     for path, module in model.named_modules(remove_duplicate=False):
         if id(module) in of_module:
             unit_of[path] = of_module[id(module)]  # also where a unit stands a second time
+    around = {id(m) for u in units for m in _above(model, str(u["name"]))}
     for unit, module in zip(units, modules, strict=True):
-        unit["inner"], unit["deeper"] = _inner(module, seen), _deeper(module, seen)
+        unit["inner"], unit["deeper"] = _inside(module, seen, around)
     return {
         "units": units,
         "parameters": list(_parameters(model, unit_of, set(ignored))),
@@ -110,43 +111,52 @@ def _unit(path: str, module: nn.Module, parent: int | None) -> dict[str, Any]:
     }
 
 
-def _inner(module: nn.Module, units: set[int]) -> list[list[Any]]:
-    """[class, how many, elements] of the next modules without units; others and lists are looked into."""
-    return [_row(kind, found) for kind, found in _next([module], units)[:6]]
+def _above(model: nn.Module, path: str) -> Iterator[nn.Module]:
+    """The modules around one."""
+    for name in path.split(".")[:-1]:
+        yield model
+        model = getattr(model, name)
+    yield model
 
 
-def _deeper(module: nn.Module, units: set[int]) -> list[list[Any]]:
-    """The same along the heaviest classes, from the next modules to the innermost."""
-    chain: list[list[Any]] = []
-    rows = _next([module], units)
+def _inside(module: nn.Module, units: set[int], around: set[int]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """[class, how many, elements] of the next modules without units, the heaviest first; and of the heaviest
+    class of them, the heaviest inside those and so on. Modules around units and lists are looked into.
+    """
+    rows = _next([module], units, around)
+    inner, chain = [_row(kind, found) for kind, found in rows[:6]], []
     while rows and len(chain) < 8:
         kind, found = rows[0]
         chain.append(_row(kind, found))
-        rows = _next(found, units)
-    return chain
+        rows = _next(found, units, around)
+    return inner, chain
 
 
 def _row(kind: str, found: list[nn.Module]) -> list[Any]:
     return [kind, len(found), sum(map(held, found))]
 
 
-def _next(modules: Iterable[nn.Module], units: set[int]) -> list[tuple[str, list[nn.Module]]]:
+def _next(
+    modules: Iterable[nn.Module], units: set[int], around: set[int]
+) -> list[tuple[str, list[nn.Module]]]:
     """The next modules inside some, by class, the heaviest first."""
     found: dict[str, list[nn.Module]] = {}
+    weight: dict[str, int] = {}
 
     def visit(inside: nn.Module) -> None:
         for child in inside.children():
             if id(child) in units:
                 continue
-            around = any(id(m) in units for m in child.modules())
-            if around or isinstance(child, ROWS):
+            if id(child) in around or isinstance(child, ROWS):
                 visit(child)
-            elif held(child):
-                found.setdefault(type(child).__name__, []).append(child)
+            elif elements := held(child):
+                name = type(child).__name__
+                found.setdefault(name, []).append(child)
+                weight[name] = weight.get(name, 0) + elements
 
     for module in modules:
         visit(module)
-    return sorted(found.items(), key=lambda kind: -sum(map(held, kind[1])))
+    return sorted(found.items(), key=lambda kind: -weight[kind[0]])
 
 
 def _parameters(model: nn.Module, unit_of: dict[str, int], ignored: set[str]) -> Iterator[dict[str, Any]]:
