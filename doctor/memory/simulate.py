@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from fsdp_doctor.memory.events import (
     EventList,
 )
 from fsdp_doctor.memory.host import HostMemory
+from fsdp_doctor.memory.lag import Behind, Lag
 
 
 @dataclass(slots=True)
@@ -45,34 +45,26 @@ class Run:
     host: HostMemory = field(default_factory=HostMemory)
 
 
-LAUNCHES = 1024
-"""Kernels that CUDA queues, about, before a launch makes the host wait for the GPU."""
-
-
 def simulate(
-    events: EventList, *, expandable: bool = False, late: bool = False, until: int | None = None
+    events: EventList, *, expandable: bool = False, lag: Lag | None = None, until: int | None = None
 ) -> Run:
     """Let the allocator serve the events.
 
-    A block that another stream used may be handed out again when an event behind its last use is found done.
-    A GPU that keeps up is done at once. With `late` it is as far behind as it can be: the event is done when
-    the host has waited for it, or has launched LAUNCHES kernels since (each block that was allocated counts
-    as one). What is allocated is taken from the other variant.
+    A block that other streams used may be handed out again when events behind its last uses are found done:
+    at once where the GPU keeps up (no `lag`). What is allocated is taken from that variant.
     """
     allocator = Allocator(expandable)
     counters = allocator.counters
     run = Run()
     blocks: dict[int, Block] = {}
-    used: set[int] = set()
-    waiting: deque[tuple[int, int, Block]] = deque()
-    launched = 0
+    used: dict[int, set[int]] = {}
+    behind = Behind(events, lag, allocator.reuse) if lag is not None else None
     phase = Phase("start", 0, 0)
     run.phases.append(phase)
     for row, (kind, block, size, stream, operator, _) in enumerate(events.rows()):
         if kind == ALLOCATE:
-            launched += 1
-            while waiting and waiting[0][1] <= launched - LAUNCHES:
-                allocator.reuse(waiting.popleft()[2])
+            if behind is not None:
+                behind.launch()
             blocks[block] = allocator.allocate(size, stream)
             if counters.allocated > phase.peak:
                 phase.peak, phase.peak_row = counters.allocated, row
@@ -81,21 +73,23 @@ def simulate(
         elif kind == FREE:
             freed = blocks.pop(block)
             allocator.count_freed(freed)
-            if late and block in used:
-                waiting.append((row, launched, freed))
+            users = used.pop(block, None)
+            if users and behind is not None:
+                behind.free(freed, users, row)
             else:
                 allocator.reuse(freed)
-            used.discard(block)
         elif kind == USED:
             if blocks[block].stream != stream:
-                used.add(block)
+                used.setdefault(block, set()).add(stream)
         elif kind == WAITED:
-            while waiting and waiting[0][0] < size:
-                allocator.reuse(waiting.popleft()[2])
+            if behind is not None:
+                behind.wait(stream, size)
         elif kind == MARK:
             phase.after, phase.reserved = counters.allocated, counters.reserved_peak
             phase = Phase(events.operator_names[operator], row, counters.allocated, counters.allocated, row)
             run.phases.append(phase)
+            if behind is not None:
+                behind.mark(phase.name, row)
         elif kind == HOST_ALLOCATE:
             run.host.allocate(block, size, stream)
         elif kind == HOST_FREE:

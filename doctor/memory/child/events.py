@@ -13,7 +13,7 @@ from array import array
 
 ALLOCATE, FREE, MARK, USED, WAITED, HOST_ALLOCATE, HOST_FREE = range(7)
 """MARK: `operator` names a moment. USED: another stream used the block, so that its reuse waits for an event.
-WAITED: the host has waited for all that was queued up to event number `bytes`."""
+WAITED: the host has waited for all that was queued on a stream (-1: on all) up to event number `bytes`."""
 COLUMNS = (("kind", "b"), ("block", "i"), ("bytes", "q"), ("stream", "h"), ("operator", "i"), ("module", "i"))
 
 

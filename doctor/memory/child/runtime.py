@@ -73,17 +73,19 @@ def _streams(tracker: Tracker) -> None:
             module._no_dispatch_record_stream = tracker.used_by
 
     class Event(torch.cpu.Event):  # type: ignore[misc]
-        at = 0
+        at = stream = 0
 
         def record(self, stream: object = None) -> Event:
-            self.at = len(tracker.events)
+            self.at, self.stream = len(tracker.events), tracker.number_of(stream)
             return self
 
         def synchronize(self) -> None:
-            tracker.waited(self.at)
+            tracker.waited(self.at, self.stream)
 
-    torch.cpu.Event = Event
-    torch.cpu.Stream.synchronize = lambda _stream: tracker.waited(len(tracker.events))
+    def synchronize(stream: object) -> None:
+        tracker.waited(len(tracker.events), tracker.number_of(stream))
+
+    torch.cpu.Event, torch.cpu.Stream.synchronize = Event, synchronize
 
 
 def _propagation(tracker: Tracker) -> None:

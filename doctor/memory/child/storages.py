@@ -130,9 +130,13 @@ class Storages(Labelled):
             for tensor in tensors(args):
                 self.used_by(tensor, stream)
 
-    def waited(self, upto: int) -> None:
-        """The host waited for an event that was recorded when there were `upto` rows."""
-        self.events.row(WAITED, -1, upto, 0, 0, 0)
+    def waited(self, upto: int, stream: int = -1) -> None:
+        """The host waited for an event that was recorded on a stream, or on all, when there were `upto` rows."""
+        self.events.row(WAITED, -1, upto, stream, 0, 0)
+
+    def number_of(self, stream: object) -> int:
+        """The number of a stream; None is the current one."""
+        return self._number(torch.cpu._current_stream if stream is None else stream)
 
     def _watch_resizing(self) -> None:
         real = torch.UntypedStorage.resize_

@@ -54,7 +54,7 @@ def test_a_block_that_another_stream_used_is_reserved_twice_at_most(tmp_path: Pa
         made.row(USED, block, 0, 1, 0, 0)
         at = len(made)
         made.free(block)
-        made.row(WAITED, -1, at, 0, 0, 0)
+        made.row(WAITED, -1, at, 1, 0, 0)
     events = kept(made, tmp_path)
     low, high = reserved(events, simulate(events), simulate(with_another(events)))
     assert (low, high) == (int(64 * MIB * (1 - ORDER)), int(128 * MIB * (1 + ORDER)))

@@ -9,7 +9,8 @@ import pytest
 from fsdp_doctor.memory.child import events as written
 from fsdp_doctor.memory.events import BrokenEvents, EventList, read
 from fsdp_doctor.memory.host import PAGEABLE, PINNED, rounded
-from fsdp_doctor.memory.simulate import LAUNCHES, living, simulate, steps
+from fsdp_doctor.memory.lag import LAUNCHES, Lag
+from fsdp_doctor.memory.simulate import living, simulate, steps
 
 MIB = 1 << 20
 
@@ -65,11 +66,11 @@ def test_blocks_that_another_stream_used_wait_for_the_host(tmp_path: Path) -> No
         e.row(written.USED, block, 0, 1, 0, 0)
         e.free(block)
     upto = len(e)
-    e.row(written.WAITED, -1, upto, 0, 0, 0)
+    e.row(written.WAITED, -1, upto, 1, 0, 0)
     e.allocate(30 * MIB, 0, "all-gather", 0)
     events = kept(e, tmp_path)
     assert simulate(events).reserved_peak == 30 * MIB
-    assert simulate(events, late=True).reserved_peak == 90 * MIB
+    assert simulate(events, lag=Lag(LAUNCHES)).reserved_peak == 90 * MIB
 
 
 def test_host_memory_is_kept_apart(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_stream_that_uses_its_own_blocks_waits_for_nothing(tmp_path: Path) -> 
         block = e.allocate(30 * MIB, 1, "all-gather", 0)
         e.row(written.USED, block, 0, 1, 0, 0)
         e.free(block)
-    assert simulate(kept(e, tmp_path), late=True).reserved_peak == 30 * MIB
+    assert simulate(kept(e, tmp_path), lag=Lag(LAUNCHES)).reserved_peak == 30 * MIB
 
 
 def test_the_queue_of_launches_bounds_the_wait(tmp_path: Path) -> None:
@@ -124,4 +125,4 @@ def test_the_queue_of_launches_bounds_the_wait(tmp_path: Path) -> None:
         e.free(block)
         for _ in range(LAUNCHES):
             e.free(e.allocate(512, 0, "aten::add", 0))
-    assert simulate(kept(e, tmp_path), late=True).reserved_peak == 32 * MIB
+    assert simulate(kept(e, tmp_path), lag=Lag(LAUNCHES)).reserved_peak == 32 * MIB
