@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 RESULTS = 0
+FIRST_RESULT = -(1 << 40)
+"""Below any step that gives a block back; with n added, the n-th result alone."""
 
 
 class Course:
@@ -13,7 +15,7 @@ class Course:
 
     def __init__(self) -> None:
         self.steps: list[int] = []
-        """Bytes to take; `RESULTS`; or below zero, -k gives back the k-th block that was taken."""
+        """Bytes to take, `RESULTS`, `FIRST_RESULT` and more; -k gives back the k-th block taken."""
         self.taken = 0
         """How many blocks were."""
 
@@ -24,18 +26,29 @@ class Course:
             self.taken += 1
         return self
 
+    def hold(self, *sizes: int) -> list[int]:
+        """Blocks of so many bytes, none for nothing; their numbers, the last first, for `give`."""
+        before = self.taken
+        self.take(*sizes)
+        return list(range(self.taken, before, -1))
+
     def lend(self, size: int) -> Course:
         """A block that is given back at once, such as what a sort needs."""
         return self.take(size).give(self.taken) if size else self
 
-    def give(self, block: int) -> Course:
-        """Give back the block that was taken as the `block`-th, from one."""
-        self.steps.append(-block)
+    def give(self, *blocks: int) -> Course:
+        """Give back the blocks that were taken as the so manieth, from one."""
+        self.steps.extend(-block for block in blocks)
         return self
 
     def results(self) -> Course:
         """Here the results are allocated."""
         self.steps.append(RESULTS)
+        return self
+
+    def result(self, n: int) -> Course:
+        """Here the n-th result is allocated, from zero; a call names all of its results or none."""
+        self.steps.append(FIRST_RESULT + n)
         return self
 
 

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import values
-from .course import RESULTS
+from .course import FIRST_RESULT, RESULTS
 from .engine_sums import in_place
 from .events import Events
 from .kernels import Kernels
@@ -107,29 +107,35 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
                 t.untyped_storage()._cdata: size for t, size in self.kernels.results(func, args, kwargs, out)
             }
 
-        def results() -> None:
+        def results(n: int | None) -> None:
             if out is not None:
-                self._outputs(func, operator, args, kwargs, out, share, larger)
+                chosen = in_order(func, out) if n is None else out[n]
+                self._outputs(func, operator, args, kwargs, chosen, share, larger)
 
         self._walk(self.kernels.course(func, args, kwargs) or (RESULTS,), operator, results)
 
-    def _walk(self, steps: Iterable[int], operator: str, results: Callable[[], None]) -> None:
-        """The steps of a `Course`; what is left at its end goes as in C++, the last block first."""
+    def _walk(self, steps: Iterable[int], operator: str, results: Callable[[int | None], None]) -> None:
+        """The steps of a `Course`; what is left at its end goes as in C++, the last block first.
+
+        `results` allocates the n-th result, or all for None.
+        """
         taken: list[int] = []
         for step in steps:
             if step > 0:
                 taken.append(self._new(step, operator + " (workspace)"))
-            elif step < 0:
+            elif step == RESULTS:
+                results(None)
+            elif step < FIRST_RESULT // 2:
+                results(step - FIRST_RESULT)
+            else:
                 self._drop(taken[-step - 1])
                 taken[-step - 1] = -1
-            else:
-                results()
         for block in reversed(taken):
             self._drop(block)
 
     def during(self, sizes: Iterable[int], operator: str) -> None:
         """Blocks that a call takes beside its results and gives back."""
-        self._walk((size for size in sizes if size), operator, lambda: None)
+        self._walk((size for size in sizes if size), operator, lambda _: None)
 
     def _outputs(
         self,
@@ -142,7 +148,7 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         larger: Mapping[int, int],
     ) -> None:
         made_on_host = self._made_on_host(func, args, kwargs)
-        for tensor in tensors(in_order(func, out)):
+        for tensor in tensors(out):
             host = self._lies_on_host(tensor, made_on_host)
             if host is not None:
                 storage = tensor.untyped_storage()
