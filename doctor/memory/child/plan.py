@@ -25,7 +25,7 @@ def plan(model: nn.Module, job: dict[str, Any]) -> dict[str, Any]:
     named = {type(m) for m in model.modules() if type(m).__name__ in wrap}
     if job.get("api") == "fsdp1":  # its ModuleWrapPolicy asks isinstance
         named |= {type(m) for m in model.modules() if isinstance(m, tuple(named))}
-    found = describe(model, named, ignored)
+    found = describe(model, named, ignored, again=job.get("api") != "fsdp1")
     units = suggest(model)
     return {
         **found,
@@ -50,8 +50,13 @@ def near(name: str, kinds: Iterable[str]) -> list[str]:
     return [by_lower[k] for k in difflib.get_close_matches(name.lower(), sorted(by_lower), 2, 0.6)]
 
 
-def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str] = ()) -> dict[str, Any]:
-    """Units, parameters and buffers. A parameter belongs to the nearest unit around its first place."""
+def describe(
+    model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str] = (), again: bool = True
+) -> dict[str, Any]:
+    """Units, parameters and buffers. A parameter belongs to the nearest unit around its first place.
+
+    `again`: a module that stands in a second place is the same unit there. FSDP1 wraps the first place alone.
+    """
     units: list[dict[str, Any]] = [_unit("", model, None)]
     unit_of: dict[str, int] = {"": 0}
     modules: list[nn.Module] = [model]
@@ -65,7 +70,7 @@ def describe(model: nn.Module, wrap: set[type[nn.Module]], ignored: Iterable[str
             modules.append(module)
     of_module = {id(m): i for i, m in enumerate(modules)}
     for path, module in model.named_modules(remove_duplicate=False):
-        if id(module) in of_module:
+        if again and id(module) in of_module:
             unit_of[path] = of_module[id(module)]  # also where a unit stands a second time
     around = {id(m) for u in units for m in _above(model, str(u["name"]))}
     for unit, module in zip(units, modules, strict=True):
@@ -124,7 +129,8 @@ def _inside(module: nn.Module, units: set[int], around: set[int]) -> tuple[list[
     class of them, the heaviest inside those and so on. Modules around units and lists are looked into.
     """
     rows = _next([module], units, around)
-    inner, chain = [_row(kind, found) for kind, found in rows[:6]], []
+    inner = [_row(kind, found) for kind, found in rows[:6]]
+    chain: list[list[Any]] = []
     while rows and len(chain) < 8:
         kind, found = rows[0]
         chain.append(_row(kind, found))

@@ -374,6 +374,11 @@ def test_a_layer_that_is_listed_six_times_is_one_unit(read: Read) -> None:
     assert {len(p.other_names) for p in plan.parameters if p.unit == 1} == {5}
 
 
+def test_fsdp1_wraps_the_first_place_of_a_listed_layer_alone(read: Read) -> None:
+    plan = read("one_layer_six_times", api="fsdp1")
+    assert {p.other_units for p in plan.parameters if p.unit == 1} == {(0,)}  # WRP004
+
+
 def test_fsdp1_wraps_subclasses_and_fsdp2_does_not(read: Read) -> None:
     assert [u.kind for u in read("hybrid").units] == ["Row", "Block", "Block", "Block"]
     assert [u.kind for u in read("hybrid", api="fsdp1").units[2:]] == ["Block", "Attention", "Block"]
