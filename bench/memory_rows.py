@@ -133,7 +133,8 @@ def row(
     if isinstance(found, str):
         print(f"{measured['id']}: {found}")
         return None
-    run, later = simulate(found), simulate(with_another(found))
+    longer = with_another(found)
+    later = simulate(longer)
     three = steps(later.phases)
     last, real = three[-1], measured["steps"][-1]  # type: ignore[index]
     peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in three)
@@ -142,7 +143,7 @@ def row(
         assert isinstance(b, int)
         return 100 * (a / b - 1)
 
-    low, high = bounds.reserved(found, run, later)
+    low, high = bounds.reserved(longer, later)
     return Row(
         name=str(measured["id"]),
         api=str(case["api"]),
@@ -154,7 +155,7 @@ def row(
         reserved=held(measured),
         reserved_low=low,
         reserved_high=high,
-        reserved_now=run.reserved_peak,
+        reserved_now=later.reserved_peak,
         late=bounds.late_buckets(found) if case["api"] == "ddp" else 0,
         predicted_rest=last.opt_peak,
         rest=(last.after_backward - real["after_backward"], last.opt_peak - real["opt_peak"]),

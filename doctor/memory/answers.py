@@ -35,7 +35,8 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
     """The answer. `another`: one more step than there was counts, too."""
     events = done.events
     run = simulate(events)
-    later = simulate(with_another(events)) if another else run
+    longer = with_another(events) if another else events
+    later = simulate(longer) if another else run
     found = (*steps(run.phases), *steps(later.phases)[len(steps(run.phases)) :])
     peak_row = max((p for p in run.phases), key=lambda p: p.peak).peak_row
     when = context(events)
@@ -45,7 +46,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
     step, phase = when.at(peak_row)
     overhead = _overhead(job, gpu)
     peak = max(max(s.fwd_bwd_peak, s.opt_peak) for s in found)
-    low, high = reserved(events, run, later)
+    low, high = reserved(longer, later)
     late = late_buckets(events) if job.api == "ddp" else 0
     return MemoryForecast(
         steps=tuple(StepMemory(s.fwd_bwd_peak, s.after_backward, s.opt_peak) for s in found),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from fsdp_doctor.memory.events import ALLOCATE, BUCKETS, FREE, MARK, USED, EventList
 from fsdp_doctor.memory.lag import LAUNCHES, Lag
-from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import Run, simulate
 
 ORDER = 0.005
@@ -26,18 +25,18 @@ LAGS = (Lag(64), Lag(LAUNCHES, reduces=True))
 queue, and collectives that last until the end of backward."""
 
 
-def reserved(events: EventList, run: Run, later: Run) -> tuple[int, int]:
+def reserved(events: EventList, run: Run) -> tuple[int, int]:
     """The lowest and the highest figure of `torch.cuda.max_memory_reserved`, in bytes.
 
-    `run` is the simulation of the events, `later` that with one more step.
+    `run` is the simulation of the events, which had better hold a third step (`later`): in 9 of 222 measured
+    cases more was held in it than in the second, and in none more in the three steps behind it.
     """
-    figures = [run.reserved_peak, later.reserved_peak]
+    figures = [run.reserved_peak]
     if USED in events.kinds:
-        longer = with_another(events)
-        figures += [simulate(longer, lag=lag).reserved_peak for lag in LAGS]
+        figures += [simulate(events, lag=lag).reserved_peak for lag in LAGS]
     replaced = _replaced(events)
     if replaced:
-        figures.append(simulate(with_another(_moved(events, *replaced))).reserved_peak)
+        figures.append(simulate(_moved(events, *replaced)).reserved_peak)
     return int(min(figures) * (1 - ORDER)), int(max(figures) * (1 + ORDER))
 
 

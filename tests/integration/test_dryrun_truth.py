@@ -11,7 +11,7 @@ from fsdp_doctor.memory.bounds import reserved
 from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, EventList
 from fsdp_doctor.memory.lag import Lag
 from fsdp_doctor.memory.later import with_another
-from fsdp_doctor.memory.simulate import Run, Step, simulate, steps
+from fsdp_doctor.memory.simulate import Step, simulate, steps
 from tests.support.replays import job, runs, truth
 from tests.support.replays import replayed as replays
 
@@ -73,9 +73,10 @@ AGAIN = json.loads((TRUTH / "again.json").read_text())["runs"]
 """Further measurements of some cases."""
 
 
-def both(found: EventList) -> tuple[Run, Run]:
-    """As replayed, and with one more step."""
-    return simulate(found), simulate(with_another(found))
+def band(found: EventList) -> tuple[int, int]:
+    """Of what is reserved, with one more step than was replayed."""
+    longer = with_another(found)
+    return reserved(longer, simulate(longer))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_ranks_over_nccl(
     for ours, theirs in zip(found, real, strict=True):  # type: ignore[call-overload]
         assert ours.fwd_bwd_peak == pytest.approx(theirs["fwd_bwd_peak"], rel=0.0003)
         assert ours.opt_peak == pytest.approx(theirs["opt_peak"], rel=0.0003)
-    low, high = reserved(events[str(case["id"])], *both(events[str(case["id"])]))
+    low, high = band(events[str(case["id"])])
     for run in (measured, *AGAIN[f"ranks/{case['id']}"]):
         assert low <= run["reserved"] - (run["base"] >> 21 << 21) <= high  # type: ignore[operator]
 
@@ -139,7 +140,7 @@ def test_what_fsdp1_holds_lies_in_its_band(
     case: dict[str, object], measured: dict[str, object], events: dict[str, EventList]
 ) -> None:
     found = events[str(case["id"])]
-    low, high = reserved(found, *both(found))
+    low, high = band(found)
     again = [run for name, runs in AGAIN.items() if name.endswith(f"/{case['id']}") for run in runs]
     for run in (measured, *again):
         assert low <= run["reserved"] - (run["base"] >> 21 << 21) <= high
@@ -154,7 +155,7 @@ def test_ranks_that_are_slow_to_reduce_hold_what_the_rate_limiter_does_not_bound
     case, measured = SHARED_GPU[0]
     found = events[str(case["id"])]
     held = [r["reserved"] - WARM for r in measured["ranks"]]  # type: ignore[attr-defined]
-    low, high = reserved(found, *both(found))
+    low, high = band(found)
     assert len(held) == 4
     assert all(low <= h <= high for h in held)
     assert max(held) > simulate(with_another(found), lag=Lag(64)).reserved_peak * 1.2

@@ -7,7 +7,6 @@ from pathlib import Path
 from fsdp_doctor.memory.bounds import ORDER, late_buckets, reserved
 from fsdp_doctor.memory.child import events as written
 from fsdp_doctor.memory.events import BUCKETS, USED, WAITED, EventList, read
-from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.simulate import simulate
 
 MIB = 1 << 20
@@ -56,5 +55,5 @@ def test_a_block_that_another_stream_used_is_reserved_twice_at_most(tmp_path: Pa
         made.free(block)
         made.row(WAITED, -1, at, 1, 0, 0)
     events = kept(made, tmp_path)
-    low, high = reserved(events, simulate(events), simulate(with_another(events)))
+    low, high = reserved(events, simulate(events))
     assert (low, high) == (int(64 * MIB * (1 - ORDER)), int(128 * MIB * (1 + ORDER)))
