@@ -131,7 +131,7 @@ class Storages(Labelled):
                 self.used_by(tensor, stream)
 
     def waited(self, upto: int, stream: int = -1) -> None:
-        """The host waited for an event that was recorded on a stream, or on all, when there were `upto` rows."""
+        """The host waited for an event recorded on a stream, or on all, when there were `upto` rows."""
         self.events.row(WAITED, -1, upto, stream, 0, 0)
 
     def number_of(self, stream: object) -> int:
