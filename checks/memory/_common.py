@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fsdp_doctor.findings import Confidence, Finding, Fix, ok, skip, warn
+from fsdp_doctor.findings import Confidence, Finding, Fix, Subject, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
 from fsdp_doctor.subjects.memory import Cause, MemoryAnswer, MemoryForecast
 from fsdp_doctor.tables.units import memory_size as size
@@ -22,6 +22,12 @@ WAYS = {
 """The change that takes a cause away."""
 
 Reason = Callable[[MemoryForecast], tuple[int, str] | None]
+
+
+def at(place: str) -> Subject:
+    """File and line of a place as a replay writes it; nothing where it has none."""
+    file, _, line = place.rpartition(":")
+    return Subject(file=file or None, line=int(line) if line.isdigit() else None)
 
 
 def moment(f: MemoryForecast) -> str:

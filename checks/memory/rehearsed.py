@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, moment, saved, saving, short
+from fsdp_doctor.checks.memory._common import SHARE, TIGHT, WAYS, at, moment, saved, saving, short
 from fsdp_doctor.engine.options import Options
 from fsdp_doctor.engine.spec import Cost, check
 from fsdp_doctor.findings import (
@@ -79,8 +79,10 @@ def cannot_be_rehearsed(facts: Facts, options: Options) -> Iterator[Finding]:
         )
     elif found.steps_done < found.steps_wanted:
         yield warn(
-            f"the script ended after {found.steps_done} of {found.steps_wanted} optimizer steps",
+            f"the script ended after {found.steps_done} of {found.steps_wanted} optimizer steps"
+            + (f" and says: {found.said}" if found.said else ""),
             f"{found.steps_wanted} optimizer steps: optimizer states exist from the second on",
+            subject=at(found.ended_at),
             fix=Fix("Give the script data and arguments for more steps, or ask for fewer with --steps"),
         )
     else:
@@ -196,11 +198,7 @@ def rests_on_assumptions(facts: Facts, options: Options) -> Iterator[Finding]:
         yield ok("nothing was assumed")
         return
     for a in found.assumed[:SHOWN]:
-        file, _, line = a.place.rpartition(":")
         times = f" ({a.times} times)" if a.times > 1 else ""
-        yield info(
-            f"assumed: {a.what}{times}",
-            subject=Subject(file=file or None, line=int(line) if line.isdigit() else None),
-        )
+        yield info(f"assumed: {a.what}{times}", subject=at(a.place))
     if len(found.assumed) > SHOWN:
         yield info(f"assumed: {len(found.assumed) - SHOWN} more (data.assumed has all)")

@@ -35,7 +35,7 @@ from fsdp_doctor.subjects.fact import Facts, Known
 from fsdp_doctor.subjects.launch import Launch
 from fsdp_doctor.subjects.rehearsal import Rehearsal
 
-CODES = ("MEM040", "MEM041", "MEM042")
+CODES = ("MEM040", "MEM041", "MEM042", "MEM043")
 
 
 @click.command(

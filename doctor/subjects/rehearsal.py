@@ -50,5 +50,11 @@ class Rehearsal:
     assumed: tuple[Assumption, ...] = ()
     handled: tuple[Assumption, ...] = ()
     """Calls that did something else than they would in the job."""
+    elsewhere: tuple[Assumption, ...] = ()
+    """Lines that name another GPU than the rank's own, which stood for it: cuda:1, …"""
     unwritten: tuple[Unwritten, ...] = ()
     problem: ReplayProblem | None = None
+    said: str = ""
+    """What it said when it exited by itself."""
+    ended_at: str = ""
+    """The line of the script that exited."""

@@ -57,6 +57,8 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
         steps_wanted=wanted,
         steps_done=taken_steps,
         ended=text(result, "ended"),
+        said=text(result, "said")[:300],
+        ended_at=text(result, "place"),
         forecast=found,
         init_peak=init_peak,
         step_seconds=seconds,
@@ -68,6 +70,7 @@ def conclude(job: Rehearse, done: Outcome, gpu: Product | None) -> Rehearsal:
         communicators=integer(result, "groups"),
         assumed=assumed,
         handled=notes(result, "handled"),
+        elsewhere=notes(result, "elsewhere"),
         unwritten=unwritten(result),
         problem=_problem(done),
     )
@@ -182,7 +185,7 @@ def _problem(done: Outcome) -> ReplayProblem | None:
         return _placed(kind, words, text(said, "place"), text(said, "trace"))
     ended = text(done.result, "ended")
     if ended in EARLY and not integer(done.result, "steps_done"):
-        return ReplayProblem("early", _early(done), trace=done.said)
+        return _placed("early", _early(done), text(done.result, "place"), done.said)
     return None
 
 
@@ -198,14 +201,22 @@ def _oom(result: Mapping[str, object]) -> MeasuredOom | None:
 def _early(done: Outcome) -> str:
     ended = text(done.result, "ended")
     code = done.result.get("code")
-    said = EARLY[ended] + (f" with status {code}" if ended == "exit" and code else "")
+    said = EARLY[ended] + (f" with status {code}" if ended == "exit" and code else "") + _words(done.result)
     if integer(done.result, "backwards"):
         return f"{said} after a backward, without an optimizer step"
     if integer(done.result, "forwards"):
         return f"{said} after a forward, without a backward"
+    if text(done.result, "said"):
+        return f"{said} before any forward"
     last = done.said.strip().splitlines()[-1:] or [""]
     words = f"; its last words: {last[0][:200]}" if last[0] else ""
     return f"{said} before any forward{words}"
+
+
+def _words(result: Mapping[str, object]) -> str:
+    """What a script said when it exited."""
+    said = " ".join(text(result, "said").split())[:300]
+    return f" and says: {said}," if said else ""
 
 
 def _placed(kind: str, words: str, place: str, trace: str) -> ReplayProblem:

@@ -9,6 +9,7 @@ import torch
 
 from ..events import Events
 from ..tracker import Tracker
+from . import ordinals
 from .devices import CUDA
 from .notes import Notes, Refusal, by_torch
 
@@ -109,7 +110,6 @@ def install(tracker: Tracker, notes: Notes, gpu: dict[str, Any], count: int) -> 
         "init",
         "_lazy_init",
         "_lazy_call",
-        "set_device",
         "empty_cache",
         "ipc_collect",
         "reset_accumulated_memory_stats",
@@ -125,6 +125,8 @@ def install(tracker: Tracker, notes: Notes, gpu: dict[str, Any], count: int) -> 
         "_sleep",
     ):
         setattr(cuda, key, _returning(None))
+    ordinals.install(cuda)
+    ordinals.listen(notes)
     cuda.synchronize = lambda *_, **__: tracker.waited(len(events))
     cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     cuda.get_rng_state_all = lambda *_, **__: [torch.get_rng_state()] * count
@@ -228,5 +230,7 @@ def _accelerator(count: int) -> None:
     module.current_accelerator = accelerator
     for name, value in (("is_available", True), ("device_count", count), ("current_device_index", 0)):
         setattr(module, name, _returning(value))
-    for name in ("set_device_index", "set_device_idx", "synchronize", "empty_cache", "set_stream"):
+    for name in ("set_device_index", "set_device_idx"):
+        setattr(module, name, ordinals.named)
+    for name in ("synchronize", "empty_cache", "set_stream"):
         setattr(module, name, _returning(None))

@@ -19,6 +19,7 @@ from .. import values
 from ..events import Events
 from ..kernels import Kernels
 from ..tracker import Tracker
+from . import ordinals
 
 aten = torch.ops.aten
 GPU = torch.device("cpu", 0)
@@ -31,6 +32,7 @@ LARGEST_HOST = 256 << 20
 
 def translated(value: Any) -> Any:
     """A device argument with `cpu:0` in place of any `cuda`."""
+    ordinals.named(value)
     if isinstance(value, torch.device):
         return GPU if value.type == "cuda" else value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -52,6 +54,7 @@ class DeviceTracker(Tracker):
         kwargs = kwargs or {}
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
+            ordinals.named(device)
             kwargs = {**kwargs, "device": GPU}
             device = GPU
         if any(issubclass(kind, FakeTensor) for kind in types):

@@ -14,7 +14,9 @@ import warnings
 from typing import Any, NoReturn
 
 from ..events import write_json
+from ..fences import leave
 from ..loading import Offline, Refused, no_network, one_line
+from .ending import heed, of_exit
 
 EARLIER = 1.5
 """Seconds before the last moment at which a script that runs late is asked where it stands."""
@@ -38,7 +40,7 @@ class Rehearsal:
     def finish(self, reason: str, **more: object) -> NoReturn:
         """Leave the answer and end this process as it stands: nothing of the script's ending is wanted."""
         if not self._over.acquire(blocking=False):
-            os._exit(0)
+            leave(0)
         result: dict[str, Any] = {"ended": reason, "mode": self.mode, **more}
         try:
             if self.steps is not None:
@@ -51,6 +53,7 @@ class Rehearsal:
             if self.notes is not None:
                 assumed = self.tracker.assumed.listed() if self.tracker is not None else []
                 result["assumed"] = self.notes.listed("assumed") + assumed
+                result["elsewhere"] = self.notes.listed("elsewhere")
                 result["handled"] = self.notes.listed("handled")
                 result["unwritten"] = self.notes.paths()
             if self.ranks is not None:
@@ -65,7 +68,7 @@ class Rehearsal:
         write_json(os.path.join(self.folder, "result.json"), result)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        leave(0)
 
 
 def main(path: str) -> None:
@@ -92,7 +95,7 @@ def main(path: str) -> None:
     except Refused as error:
         rehearsal.finish("refused", problem=_problem(error.kind, error.text, error.place))
     except SystemExit as error:
-        rehearsal.finish("exit", code=error.code if isinstance(error.code, int) else int(bool(error.code)))
+        rehearsal.finish("exit", **of_exit(error))
     except BaseException as error:
         _failed(rehearsal, error)
     rehearsal.finish("end")
@@ -211,6 +214,7 @@ def _faking(job: dict[str, Any], notes: Any) -> bool:
 def _run(rehearsal: Rehearsal) -> None:
     from . import script
 
+    heed(rehearsal)
     with rehearsal.meter.active():
         script.run(rehearsal.job)
 

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import values
+from . import ordinals
 from .devices import CUDA, GPU, DeviceTracker, fake_parameters, translated
 from .notes import by_torch
 
@@ -41,6 +42,7 @@ def _moves() -> None:
         return to(self, *map(translated, args), **{k: translated(v) for k, v in kwargs.items()})
 
     def cuda(self: Any, device: object = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+        ordinals.named(device)
         more = {} if memory_format is None else {"memory_format": memory_format}
         return to(self, GPU, **more)
 
@@ -66,7 +68,7 @@ def _numbered(owner: Any, name: str) -> None:
 
     def made(*args: Any, **kwargs: Any) -> Any:
         if isinstance(kwargs.get("device"), int):
-            kwargs["device"] = GPU
+            kwargs["device"] = translated(kwargs["device"])
         return make(*args, **kwargs)
 
     setattr(owner, name, made)
