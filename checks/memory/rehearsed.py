@@ -169,7 +169,7 @@ def _advice(f: MemoryForecast) -> str:
     if not f.peak.step:
         return "Shard the model before it is moved to the GPU: build it on the meta device or on the host"
     largest = max(f.peak.parts, key=lambda p: p.bytes).name if f.peak.parts else ""
-    best = max(f.causes, key=lambda c: saved(f, c), default=None)
+    best = max((c for c in f.causes if c.name in WAYS), key=lambda c: saved(f, c), default=None)
     if best is not None and saved(f, best) >= SHARE * f.highest:
         return WAYS[best.name] + saving(f, best.name)
     if largest == "activations":

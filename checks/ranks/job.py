@@ -83,7 +83,7 @@ def _host_of(job: RankSet, rank: int) -> str | None:
         return None
     place = rank // next(iter(per_node))
     if job.node_list:
-        return job.node_list[place] if place < len(job.node_list) else None
+        return job.node_list[place] if 0 <= place < len(job.node_list) else None
     size = next(iter(per_node))
     return next((r.host for r in job.ranks if r.host and r.rank // size == place), None)
 

@@ -20,6 +20,7 @@ from fsdp_doctor.findings import Result, Status
 from fsdp_doctor.subjects.fact import Facts, Known, Unknown
 
 T = TypeVar("T")
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))  # a fact's counts and bytes have 64 bits
 CHECKS = registry().checks
 KINDS = tuple({k: None for c in CHECKS for k in (*c.needs, *c.uses)})
 OPTIONS = st.builds(
