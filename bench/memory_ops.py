@@ -39,6 +39,8 @@ class Found:
     forward: tuple[int, int]
     backward: tuple[int, int] | None
     error: str = ""
+    in_order: bool = False
+    """Whether every block was allocated and freed in the measured order, in sizes as the allocator rounds them."""
 
     @property
     def off(self) -> float:
@@ -108,12 +110,14 @@ def one(
     """One operator, run twice: what it keeps from the first call on is no part of it."""
     forward = (0, peak(real["forward"]))
     backward = (0, peak(real["backward"])) if "backward" in real else None
+    steps: list[list[int]] = []
     try:
         run, leaves = make()
         for again in (False, True):
             at = len(events)
             result = run()
-            forward = (peak(sizes(events, at)), forward[1])
+            steps = [sizes(events, at)]
+            forward = (peak(steps[0]), forward[1])
             result = result[0] if isinstance(result, (tuple, list)) else result
             if not isinstance(result, torch.Tensor) or not result.requires_grad:
                 continue
@@ -121,7 +125,8 @@ def one(
             at = len(events)
             result.backward(grad)
             if backward is not None:
-                backward = (peak(sizes(events, at)), backward[1])
+                steps.append(sizes(events, at))
+                backward = (peak(steps[1]), backward[1])
             del grad
             if not again:
                 result = None
@@ -129,7 +134,13 @@ def one(
                     leaf.grad = None
     except Exception as error:
         return Found(name, forward, backward, f"{type(error).__name__}: {error}".split("\n")[0][:200])
-    return Found(name, forward, backward)
+    said = [real["forward"], *([real["backward"]] if "backward" in real else [])]
+    return Found(name, forward, backward, in_order=list(map(rounded, steps)) == list(map(rounded, said)))
+
+
+def rounded(sizes: list[int]) -> list[int]:
+    """Sizes in whole blocks of the allocator; frees stay negative."""
+    return [-(-abs(s) // 512) * (512 if s > 0 else -512) for s in sizes]
 
 
 def sizes(events: Rows, at: int) -> list[int]:

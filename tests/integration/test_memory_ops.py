@@ -26,6 +26,8 @@ EXACT = (
     "ctc_loss", "LSTMCell", "GRUCell", "RNNCell",
 )  # fmt: skip
 """Operators whose every measured call is met."""
+IN_ORDER = ("embedding ", "embedding_bag", "sdpa bf16 b2h16q512k512d128 kv4 bias")
+"""Calls of which every block is met in its order."""
 REFUSED = {"gaussian_nll", "multi_margin"}
 """Which raise where values are not known, or have no form in bf16."""
 DEEP = (
@@ -89,6 +91,15 @@ def test_met_within_a_thousandth(found: dict[str, dict[str, object]], operator: 
     some = [f for name, f in found.items() if name.split(" ")[0] == operator]
     assert some
     assert [f["name"] for f in some if float(f["off"]) > 0.001 and not within_a_block(f)] == []  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.slow
+@pytest.mark.parametrize("start", IN_ORDER)
+def test_met_block_by_block(found: dict[str, dict[str, object]], start: str) -> None:
+    some = [f for name, f in found.items() if name.startswith(start)]
+    assert some
+    assert [f["name"] for f in some if not f["in_order"]] == []
 
 
 @pytest.mark.timeout(200)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import recurrent_weights, used
+from . import engine_sums, recurrent_weights, used
 from .recurrent import Recurrence
 from .recurrent_cells import gru_cell, lstm_cell
 
@@ -159,9 +159,10 @@ class Choices:
                 return aten._scaled_dot_product_efficient_attention(
                     q, k, v, mask, grad, dropout_p, is_causal, **more
                 )[0]
-        return aten._scaled_dot_product_attention_math(
-            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )[0]
+        with engine_sums.of_scores():
+            return aten._scaled_dot_product_attention_math(
+                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )[0]
 
 
 def _noting(operator: str, kernel: Any) -> Any:

@@ -64,12 +64,18 @@ def sort_space(n: int) -> int:
 
 def unique_space(n: int) -> int:
     """Bytes to find the first of equal keys among n; as `sort_space`."""
-    return 1279 + n // 320
+    return _scanned(n, 4608)
 
 
 def scan_space(n: int) -> int:
     """Bytes for running sums of n words; as `sort_space`."""
-    return 1279 + n * 11 // 640
+    return _scanned(n, 896)
+
+
+def _scanned(n: int, at_once: int) -> int:
+    """What cub's pass over n elements notes: 16 bytes for each tile, and for a warp more."""
+    tiles = -(-n // at_once)
+    return 255 + 256 * (3 + -(-tiles // 16))
 
 
 def stages(*blocks: Sequence[int]) -> list[int]:

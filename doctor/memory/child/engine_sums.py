@@ -1,12 +1,15 @@
 """Where the autograd engine works in place on plain tensors, and out of place on those of a subclass as ours.
 
 It adds gradients into the one that came first, and formulas of derivatives fill zeros that they have just
-made; for a subclass of Tensor both call the functional operator, whose result needs memory of its own.
+made; for a subclass of Tensor both call the functional operator, whose result needs memory of its own. The
+same goes for attention that adds a mask to its scores (attention.cpp).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,8 +33,26 @@ IN_A_NODE = dict.fromkeys((aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), L
 """Operators that are in place in one kind of node alone."""
 
 
-def in_place(func: Any) -> bool:
-    """Whether this call, seen in backward, would be in place; the caller has to make sure that it may be."""
+_scores: list[None] = []
+"""One for each call of attention that runs."""
+
+
+@contextmanager
+def of_scores() -> Iterator[None]:
+    """The only sum inside is that of scores and mask."""
+    _scores.append(None)
+    try:
+        yield
+    finally:
+        _scores.pop()
+
+
+def in_place(func: Any, in_backward: bool) -> bool:
+    """Whether this call would be in place; the caller has to make sure that it may be."""
+    if _scores and func is aten.add.Tensor:
+        return True
+    if not in_backward:
+        return False
     node = IN_A_NODE.get(func)
     if node is None and func not in ANYWHERE:
         return False

@@ -19,9 +19,10 @@ MANY_TO_A_SEGMENT = 64
 
 
 def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int] | Course:
-    """Parts of the gradient's sums, where the indices are sorted (Embedding.cu)."""
+    """A copy of what is not contiguous; where the indices are sorted, parts of sums (Embedding.cu)."""
     n = int(indices.numel())
-    return _sorted(Course(), go, n, int(rows)) if n > SORTED_FROM else ()
+    course = _side_by_side(go)
+    return _sorted(course, go, n, int(rows)) if n > SORTED_FROM else course.results()
 
 
 def bag_results(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
@@ -48,7 +49,12 @@ def bag_backward(
     n = int(indices.numel())
     if int(mode) == 2 or sparse or not n:
         return ()
-    return _sorted(Course().take(0 if go.is_contiguous() else nbytes(go)), go, n, int(rows))
+    return _sorted(_side_by_side(go), go, n, int(rows))
+
+
+def _side_by_side(go: Any) -> Course:
+    """A course that begins with a copy of a gradient which is not contiguous."""
+    return Course().take(0 if go.is_contiguous() else nbytes(go))
 
 
 def _sorted(course: Course, go: Any, n: int, rows: int) -> Course:
@@ -56,14 +62,16 @@ def _sorted(course: Course, go: Any, n: int, rows: int) -> Course:
     before = course.taken
     segments = min(n, rows)
     parts = n // ROWS_PER_THREAD + segments
-    width = -(-int(go.shape[-1]) // 32) * 32
-    sums = parts * width * 4
-    if n // segments >= MANY_TO_A_SEGMENT:  # added to the gradient at once, which has to be fp32 then
-        sums = segments * width * 4 if go.element_size() == 2 else 0
+    width = 4 * int(go.shape[-1])
+    sums = [parts * width]
+    if (
+        n // segments >= MANY_TO_A_SEGMENT
+    ):  # by the segment of each part, to the gradient at once if it is fp32
+        sums = [8 * parts, segments * width if go.element_size() == 2 else 0]
     course.take(8 * n, 8 * n, 8 * n).lend(sort_space(n)).give(before + 3).results()
     course.take(8 * n, 8, 8 * n).lend(unique_space(n)).give(before + 7)
     course.take(8 * segments, 8 * segments).lend(scan_space(segments)).take(8, 8 * parts)
-    return course.take(sums)
+    return course.take(*sums)
 
 
 def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:

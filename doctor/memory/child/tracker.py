@@ -70,8 +70,8 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         share, operand = None, None
         if in_backward:
             self._handed_over(args)
-            if in_place(func):
-                share, operand = self._left_operand(args)
+        if in_place(func, in_backward):
+            share, operand = self._left_operand(args)
         for size, name in self.kernels.workspaces(func, args, in_backward):
             self.keep(size, name)
         answer = values.intercept(self, func, args, kwargs)

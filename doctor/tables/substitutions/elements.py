@@ -34,6 +34,14 @@ ENTRIES = (
         single=False,
     ),
     Substitution(
+        ("aten::_safe_softmax",),
+        "torch's own, of attention without a fused kernel",
+        MEASURED,
+        "2 calls of attention and every allocation of a training step of t5-fsdp2",
+        saves="the result",
+        workspace="a byte per element and per row, for rows of -inf alone",
+    ),
+    Substitution(
         ("aten::_softmax_backward_data",),
         "torch's own",
         MEASURED,
@@ -172,7 +180,7 @@ ENTRIES = (
     ),
     Substitution(
         ("gradient sums",),
-        "the autograd engine adds gradients, and fills those it has just made, in place",
+        "the engine adds gradients and fills those it has just made in place, attention adds its mask so",
         MEASURED,
         "whole configurations met to the byte",
         single=False,
