@@ -12,10 +12,10 @@ from fsdp_doctor.engine.spec import check
 from fsdp_doctor.engine.units import sizes
 from fsdp_doctor.findings import Confidence, Finding, Fix, Row, fail, info, ok, skip, warn
 from fsdp_doctor.subjects.fact import Facts
+from fsdp_doctor.subjects.memory import MemoryAnswer
 from fsdp_doctor.subjects.unit_plan import UnitPlan
 
-UNKNOWN = "the order of execution is not known: no forward ran to its end"
-ENABLE = "give --batch, or leave out --plan-only"
+UNKNOWN = "the order of execution is not known: "
 
 
 @check("WRP011", Row.SLOW, needs=(UnitPlan,), tags=("wrap", "checkpointing"))
@@ -64,7 +64,7 @@ def nesting(facts: Facts, options: Options) -> Iterator[Finding]:
     )
 
 
-@check("WRP015", Row.WRONG, needs=(UnitPlan,), tags=("wrap",))
+@check("WRP015", Row.WRONG, needs=(UnitPlan,), uses=(MemoryAnswer,), tags=("wrap",))
 def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     """A unit's forward is never called.
 
@@ -80,7 +80,7 @@ def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
         yield nothing
         return
     if plan.order is None:
-        yield skip(UNKNOWN, enable=ENABLE)
+        yield _unordered(facts)
         return
     each = sizes(plan)
     entered = set(plan.order)
@@ -104,7 +104,7 @@ def never_entered(facts: Facts, options: Options) -> Iterator[Finding]:
     )
 
 
-@check("WRP020", Row.SLOW, needs=(UnitPlan,), tags=("wrap", "prefetch"))
+@check("WRP020", Row.SLOW, needs=(UnitPlan,), uses=(MemoryAnswer,), tags=("wrap", "prefetch"))
 def odd_order(facts: Facts, options: Options) -> Iterator[Finding]:
     """Units run in another order than they stand in the model.
 
@@ -120,7 +120,7 @@ def odd_order(facts: Facts, options: Options) -> Iterator[Finding]:
         yield nothing
         return
     if plan.order is None:
-        yield skip(UNKNOWN, enable=ENABLE)
+        yield _unordered(facts)
         return
     again = [i for i, n in Counter(plan.order).items() if n > 1 and i]
     first = list(dict.fromkeys(i for i in plan.order if i))
@@ -144,4 +144,17 @@ def odd_order(facts: Facts, options: Options) -> Iterator[Finding]:
             if plan.api == "fsdp2"
             else "Register the modules in the order in which they run, or leave forward_prefetch off"
         ),
+    )
+
+
+def _unordered(facts: Facts) -> Finding:
+    """The skip where no forward told the order: a replay that failed is another matter than a plan alone."""
+    answer = facts.find(MemoryAnswer)
+    if answer is not None and answer.problem is not None:
+        return skip(f"{UNKNOWN}the replay failed (MEM001)")
+    why = facts[UnitPlan].unordered
+    given = why and "--batch" not in why
+    return skip(
+        UNKNOWN + (why or "no forward ran to its end"),
+        enable="leave out --plan-only" if given else "give --batch, or leave out --plan-only",
     )

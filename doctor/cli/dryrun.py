@@ -217,12 +217,20 @@ def _left(settings: Settings, began: float) -> float | None:
     return None if settings.deadline is None else max(1.0, began + settings.deadline - time.monotonic() - 1.0)
 
 
+def _telling(facts: Facts) -> tuple[str, ...]:
+    """The checks that say why there is no answer: whatever was selected, its absence is no pass."""
+    answer = facts.find(MemoryAnswer)
+    if answer is None or answer.problem is None:
+        return ()
+    return ("MEM001", "WRP002") if answer.problem.kind == "class" else ("MEM001",)
+
+
 def _judged(facts: Facts, settings: Settings) -> tuple[Result, ...]:
-    wanted = chosen(settings)
+    wanted, told = chosen(settings), _telling(facts)
     checks = [
         c
         for c in registry().checks
-        if c.family in FAMILIES and Rehearsal not in c.needs and wanted.includes(c.code)
+        if c.family in FAMILIES and Rehearsal not in c.needs and (wanted.includes(c.code) or c.code in told)
     ]
     results = run_checks(checks, facts, Options())
     return suppress(results, known_suppressions(settings), datetime.now(timezone.utc).date())

@@ -136,6 +136,8 @@ def python_of(launch: Launch) -> str:
 
 def _judged(found: Rehearsal, settings: Settings) -> tuple[Result, ...]:
     wanted = chosen(settings)
-    checks = [c for c in registry().checks if c.code in CODES and wanted.includes(c.code)]
+    # Why it ended is told whatever was selected: that there is no answer is no pass.
+    told = "MEM041" if found.oom is not None else "MEM040" if found.problem is not None else None
+    checks = [c for c in registry().checks if c.code in CODES and (wanted.includes(c.code) or c.code == told)]
     results = run_checks(checks, Facts({Rehearsal: Known(found, "the rehearsal")}), Options())
     return suppress(results, known_suppressions(settings), datetime.now(timezone.utc).date())

@@ -34,6 +34,7 @@ def unit_plan(about: Mapping[str, object], job: Job, capacity: int | None) -> Un
         optimizers=_texts(about, "optimizers"),
         recurrent=_texts(about, "recurrent"),
         order=_order(about.get("order"), len(_objects(about, "units"))),
+        unordered=_text(about, "unordered"),
         use_orig_params=job.use_orig_params,
         optimizer=job.optimizer,
         clip=job.clip,

@@ -130,6 +130,8 @@ class UnitPlan:
     clip: bool = False
     order: tuple[int, ...] | None = None
     """Units as they were entered in the first forward, each as often as it was; None where none ran."""
+    unordered: str = ""
+    """Why none ran, where only the plan was read."""
 
     @property
     def elements(self) -> int:

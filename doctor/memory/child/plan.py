@@ -87,26 +87,6 @@ def unit_modules(model: nn.Module, units: list[dict[str, Any]]) -> dict[int, int
     return {id(model.get_submodule(str(u["name"]))): i for i, u in enumerate(units)}
 
 
-class Order:
-    """Notes which units one forward enters; a hook of torch on all modules calls it."""
-
-    def __init__(self, units: dict[int, int]) -> None:
-        self._units, self._roots = units, 0
-        self.entered: list[int] = []
-
-    def install(self) -> Any:
-        """Returns torch's handle, whose `remove` ends it."""
-        return nn.modules.module.register_module_forward_pre_hook(self._enter)
-
-    def _enter(self, module: nn.Module, _args: object) -> None:
-        i = self._units.get(id(module))
-        if i is None or self._roots > 1 or torch._C._current_autograd_node() is not None:
-            return
-        self._roots += i == 0
-        if self._roots < 2 and len(self.entered) < 100_000:
-            self.entered.append(i)
-
-
 def _unit(path: str, module: nn.Module, parent: int | None) -> dict[str, Any]:
     return {
         "name": path,

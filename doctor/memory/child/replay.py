@@ -13,14 +13,15 @@ from .calibrated import CalibratedChoices, CalibratedKernels, Calibration
 from .casting import Autocast
 from .events import Events, write_json
 from .fakes import Fakes
+from .first_forward import Order, first_forward
 from .ground import FakeGround
-from .loading import no_network
+from .loading import Refused, no_network, one_line
 from .meters import versions
-from .plan import Order, plan, unit_modules
+from .plan import plan, unit_modules
 from .refusals import watch
 from .runtime import patch
 from .sharding import Sharded, dtype, start_group
-from .stepping import Loop, arguments
+from .stepping import Loop
 from .tracker import Tracker
 from .values import Assumed
 
@@ -48,10 +49,10 @@ class Replay:
         about = plan(model, job)
         if job.get("plan_path"):
             write_json(job["plan_path"], about)  # also where the steps fail
-        order = Order(unit_modules(model, about["units"]))
+        units = unit_modules(model, about["units"])
         if job.get("plan_only"):
-            about["order"] = self._order(model, order)
-            return about
+            return {**about, **self._order(model, units, assumed)}
+        order = Order(units)
         made_by = batch_function(job)
         gpu = job.get("gpu") or {}
         calibration = Calibration(job)
@@ -92,19 +93,14 @@ class Replay:
             **calibration.listed(),
         }
 
-    def _order(self, model: torch.nn.Module, order: Order) -> list[int] | None:
-        """The units that a forward on meta tensors enters; None without a batch, or where it needs values."""
-        if self.job.get("batch") is None:
-            return None
-        self.stage.enter("one forward on meta tensors")
-        handle = order.install()
+    def _order(self, model: torch.nn.Module, units: dict[int, int], assumed: Assumed) -> dict[str, Any]:
+        """The units that one forward enters; None and why without a batch, or where it fails."""
+        if self.job.get("batch") is None and not self.job["model"].startswith("hf:"):
+            return {"order": None, "unordered": "no --batch was given"}
+        self.stage.enter("one forward on shapes")
         try:
-            with torch.no_grad(), torch.device("meta"):
-                batch = batch_of(self.job, batch_function(self.job), "meta")
-                given, named = arguments(model, batch)
-                model(*given, **named)
-        except Exception:
-            return None
-        finally:
-            handle.remove()
-        return order.entered
+            seen = first_forward(model, self.job, batch_function(self.job), lambda: Order(units), assumed)
+            return {"order": seen.entered}
+        except Exception as error:
+            text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            return {"order": None, "unordered": f"a forward on shapes failed: {one_line(text)}"}

@@ -1,16 +1,15 @@
-"""How much one forward computes: on meta tensors, unsharded."""
+"""How much one forward computes: on shapes, unsharded."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from .building import batch_function, batch_of, model_of
+from .building import batch_function, model_of
 from .events import Events
+from .first_forward import first_forward
 from .loading import no_network
-from .stepping import arguments
 from .tracker import Tracker
 
 
@@ -32,10 +31,7 @@ class Sizing:
         found: dict[str, Any] = {"flops": None, "why": ""}
         self.stage.enter("counting one forward")
         try:
-            with torch.no_grad(), torch.device("meta"):
-                given, named = arguments(model, batch_of(job, made_by, "meta"))
-                with FlopCounterMode(display=False) as counted:
-                    model(*given, **named)
+            counted = first_forward(model, job, made_by, lambda: FlopCounterMode(display=False))
             found["flops"] = counted.get_total_flops()
         except Exception as error:
             found["why"] = f"{type(error).__name__}: {error}"[:300]
