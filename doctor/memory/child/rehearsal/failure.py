@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from subprocess import CalledProcessError
 from typing import Any
 
 from ..loading import Offline, one_line
@@ -10,6 +11,8 @@ from .notes import Refusal, library
 
 UNSUPPORTED = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
 ABSENT = "invalid device ordinal"
+NUMBERED = "Cannot access accelerator device when none is available"
+"""What a torch without CUDA says of `torch.device(0)`, which nothing here can answer for it."""
 ASSERTED = "CUDA error: device-side assert triggered"
 OFFLINE = ("offline", "couldn't connect", "could not connect", "Max retries", "no network")
 
@@ -40,8 +43,16 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
         kind = "memory"
     elif node is not None and any(ABSENT in str(e) for e in chain):
         kind, text = "refused", f"{ABSENT}: {node.missing()}"
+    elif rehearsal.mode == "fake" and NUMBERED in str(error):
+        kind = "refused"
+        text = 'a device named by its number alone is not rehearsed on fake tensors: write "cuda:0"'
     elif any(ASSERTED in str(e) for e in chain):
         text = f"{type(error).__name__}: {ASSERTED}, here or before (CUDA_LAUNCH_BLOCKING=1 says where)"
+    blamed = rehearsal.programs.blamed(error) if kind == "script" and rehearsal.programs is not None else None
+    if blamed is not None:
+        kind, place = "program", place or blamed[1]
+        own = isinstance(error, CalledProcessError) or hasattr(error, "_doctor_program")
+        text = blamed[0] if own else f"{text}; {blamed[0]}"
     if tracker is not None:
         module = tracker.failed_in if kind == "operator" else ""
     return {

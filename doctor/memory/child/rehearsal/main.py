@@ -11,12 +11,13 @@ import threading
 import time
 import traceback
 import warnings
+from functools import partial
 from typing import Any, NoReturn
 
 from ..events import write_json
 from ..fences import leave
 from ..loading import Offline, Refused, no_network, one_line
-from .ending import heed, of_exit
+from .ending import exchanged, heed, of_exit
 
 EARLIER = 1.5
 """Seconds before the last moment at which a script that runs late is asked where it stands."""
@@ -34,6 +35,7 @@ class Rehearsal:
         self.meter: Any = None
         self.ranks: Any = None
         self.tracker: Any = None
+        self.programs: Any = None
         self.mode = ""
         self._over = threading.Lock()
 
@@ -43,6 +45,8 @@ class Rehearsal:
             leave(0)
         result: dict[str, Any] = {"ended": reason, "mode": self.mode, **more}
         try:
+            if self.programs is not None:
+                self.programs.finish()
             if self.steps is not None:
                 result.update(
                     steps_done=self.steps.done,
@@ -95,7 +99,7 @@ def main(path: str) -> None:
     except Refused as error:
         rehearsal.finish("refused", problem=_problem(error.kind, error.text, error.place))
     except SystemExit as error:
-        rehearsal.finish("exit", **of_exit(error))
+        rehearsal.finish("exit", **of_exit(error, rehearsal))
     except BaseException as error:
         _failed(rehearsal, error)
     rehearsal.finish("end")
@@ -136,6 +140,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
     from . import files, groups, libraries, sandbox, saving, steps, works
     from .notes import Notes
     from .overlay import Overlay
+    from .programs import Programs
     from .script import accelerate_environment, environment
 
     job, folder = rehearsal.job, rehearsal.folder
@@ -179,6 +184,8 @@ def _prepare(rehearsal: Rehearsal) -> None:
     why = sandbox.confine(folder)
     if why is not None:
         notes.add("assumed", f"writes are redirected in Python alone ({why})", "")
+    rehearsal.programs = Programs(notes, overlay, confined=why is None)
+    rehearsal.programs.install(partial(exchanged, rehearsal))
     files.install(overlay)
     no_network(WHILE_REHEARSED)
 

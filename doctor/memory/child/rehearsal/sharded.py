@@ -91,5 +91,11 @@ def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
     ddp.no_sync = lambda self: self._rules.no_sync()
     ddp.join = lambda self, *_, **__: nullcontext()
     ddp.__getstate__ = lambda self: self.__dict__
-    for name in ("_set_static_graph", "register_comm_hook", "_sync_buffers"):
+
+    def hook(self: Any, _state: object = None, hook: object = None) -> None:
+        name = getattr(hook, "__name__", type(hook).__name__)
+        notes.add("assumed", f"register_comm_hook({name}): what the hook allocates is not followed")
+
+    ddp.register_comm_hook = ddp._register_builtin_comm_hook = hook
+    for name in ("_set_static_graph", "_sync_buffers"):
         setattr(ddp, name, lambda self, *_, **__: None)

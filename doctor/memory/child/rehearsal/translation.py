@@ -46,6 +46,14 @@ def _moves() -> None:
         more = {} if memory_format is None else {"memory_format": memory_format}
         return to(self, GPU, **more)
 
+    nn: Any = torch._C._nn
+    parse = nn._parse_to
+
+    def parsed(*args: Any, **kwargs: Any) -> Any:
+        """Of `Module.to`: a number is the accelerator that torch was built for."""
+        return parse(*map(translated, args), **{k: translated(v) for k, v in kwargs.items()})
+
+    nn._parse_to = parsed
     tensor: Any = torch.Tensor
     tensor.to, tensor.cuda = moved, cuda
     tensor.pin_memory = lambda self, *_, **__: self
