@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from typing import Any
@@ -134,6 +135,9 @@ class Ranks:
 
     def _all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         self._same("all_gather_object")
+        if hasattr(obj, "shards_metadata"):
+            object_list[:] = [_shards_of(obj, rank) for rank in range(len(object_list))]
+            return
         object_list[:] = [obj] * len(object_list)
 
     def _gather_object(
@@ -211,6 +215,17 @@ class Ranks:
         module.spawn = spawn
         if hasattr(module, "spawn") and hasattr(mp, "start_processes"):
             module.start_processes = spawn
+
+
+def _shards_of(metadata: Any, rank: int) -> Any:
+    """What another rank says of its shards of a tensor: as many as here, in the rows that follow."""
+    theirs = copy.deepcopy(metadata)
+    rows = sum(shard.shard_sizes[0] for shard in theirs.shards_metadata)
+    for shard in theirs.shards_metadata:
+        shard.shard_offsets[0] += rank * rows
+        if rank and shard.placement is not None:
+            shard.placement._rank = rank
+    return theirs
 
 
 def refuse_unmodelled() -> None:

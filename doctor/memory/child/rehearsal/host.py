@@ -13,6 +13,8 @@ from .notes import Notes, script_place
 from .steps import EVALUATED, Steps
 
 ADDRESS_BITS = 40
+ON_HOST = 1 << 62
+"""Addresses of fakes that are not on the GPU."""
 
 
 class Assumed(values.Assumed):
@@ -57,12 +59,18 @@ def _values(tracker: Tracker) -> None:
 
     def data_ptr(self: Any) -> int:
         """An address of its own for every block, far enough apart: libraries find shared memory by them."""
-        storage = self.untyped_storage()
-        entry = tracker.live.get(storage._cdata)
-        if not storage.size() or entry is None:
-            return 0
-        return int(((entry.block + 1) << ADDRESS_BITS) + self.storage_offset() * self.element_size())
+        address = place(self.untyped_storage())
+        return int(address + self.storage_offset() * self.element_size()) if address else 0
 
+    def place(storage: Any) -> int:
+        entry = tracker.live.get(storage._cdata)
+        if not storage.size():
+            return 0
+        return (entry.block + 1) << ADDRESS_BITS if entry is not None else ON_HOST | int(storage._cdata)
+
+    storages: Any = torch.UntypedStorage
+    real_address = storages.data_ptr
+    storages.data_ptr = lambda self: place(self) if self.device.type == "meta" else real_address(self)
     fake.numpy, fake.tolist, fake.data_ptr = numpy, tolist, data_ptr
     fake.__array__ = lambda self, dtype=None, **_: numpy(self) if dtype is None else numpy(self).astype(dtype)
 

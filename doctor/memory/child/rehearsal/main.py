@@ -137,7 +137,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
         raise Refused(
             "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
         ) from None
-    from . import files, groups, libraries, sandbox, saving, steps, works
+    from . import files, full_states, groups, libraries, sandbox, saving, steps, works
     from .notes import Notes
     from .overlay import Overlay
     from .programs import Programs
@@ -174,6 +174,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
     works.Works().install()
     groups.refuse_unmodelled()
     saving.install(notes, step, faking)
+    full_states.install(notes, rehearsal.tracker)
     libraries.install(notes, faking)
     counter.install(step)
     step.install()

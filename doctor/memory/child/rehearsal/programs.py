@@ -21,12 +21,12 @@ from .notes import Notes, Refusal, script_place
 from .overlay import Overlay, _lexists
 
 READERS = frozenset((
-    "git", "nvidia-smi", "nvcc", "rocm-smi", "hostname", "uname", "lscpu", "lspci", "ldconfig", "ldd", "which",
-    "whoami", "id", "free", "df", "du", "cat", "ls", "echo", "printf", "head", "tail", "wc", "grep", "stat",
-    "sha256sum", "md5sum", "numactl", "ibstat", "ibv_devinfo", "ip", "ifconfig", "scontrol", "squeue", "sinfo",
-    "getconf", "date", "true", "false", "test", "sleep", "sysctl", "env", "printenv", "nproc", "file", "ps",
-    "uptime", "lsb_release", "readlink", "realpath", "dirname", "basename", "pip", "gcc", "g++", "cc", "c++",
-    "ld", "as",
+    "git", "nvidia-smi", "nvcc", "rocm-smi", "hostname", "uname", "lscpu", "lspci", "ldconfig", "ldd",
+    "which", "whoami", "id", "free", "df", "du", "cat", "ls", "echo", "printf", "head", "tail", "wc",
+    "grep", "stat", "sha256sum", "md5sum", "numactl", "ibstat", "ibv_devinfo", "ip", "ifconfig",
+    "scontrol", "squeue", "sinfo", "getconf", "date", "true", "false", "test", "sleep", "sysctl", "env",
+    "printenv", "nproc", "file", "ps", "uptime", "lsb_release", "readlink", "realpath", "dirname",
+    "basename", "pip", "gcc", "g++", "cc", "c++", "ld", "as",
 ))  # fmt: skip
 """Programs that write nothing that a job reads later; compilers write to the folder for temporary files."""
 LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "srun", "mpirun", "mpiexec")

@@ -66,7 +66,6 @@ def install(notes: Notes, steps: Steps, faking: bool) -> None:
     module.save = save
     _loading(notes, faking)
     _distributed(notes, steps)
-    _optimizer_states(notes)
 
 
 def _path(f: Any) -> str:
@@ -171,16 +170,3 @@ def _distributed(notes: Notes, steps: Steps) -> None:
                 steps.paused -= 1
 
         module._init_optim_state = init
-
-
-def _optimizer_states(notes: Notes) -> None:
-    """FSDP1 puts the states of flat parameters together from what each rank holds; here are those of one."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    cls: Any = FullyShardedDataParallel
-
-    def states(model: Any, optim: Any, *_: Any, **__: Any) -> dict[str, Any]:
-        notes.add("assumed", "FSDP.optim_state_dict: states are not gathered, nor is the memory that takes")
-        return {"state": {}, "param_groups": optim.state_dict()["param_groups"]}
-
-    cls.optim_state_dict = staticmethod(states)

@@ -92,8 +92,9 @@ def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
     ddp.join = lambda self, *_, **__: nullcontext()
     ddp.__getstate__ = lambda self: self.__dict__
 
-    def hook(self: Any, _state: object = None, hook: object = None) -> None:
-        name = getattr(hook, "__name__", type(hook).__name__)
+    def hook(self: Any, state: object = None, hook: object = None) -> None:
+        chosen = hook or state
+        name = getattr(chosen, "__name__", None) or getattr(chosen, "name", type(chosen).__name__)
         notes.add("assumed", f"register_comm_hook({name}): what the hook allocates is not followed")
 
     ddp.register_comm_hook = ddp._register_builtin_comm_hook = hook
