@@ -26,7 +26,11 @@ EXACT = (
     "ctc_loss", "LSTMCell", "GRUCell", "RNNCell",
 )  # fmt: skip
 """Operators whose every measured call is met."""
-IN_ORDER = ("embedding ", "embedding_bag", "sdpa bf16 b2h16q512k512d128 kv4 bias")
+IN_ORDER = (
+    "embedding ", "embedding_bag", "sdpa bf16 b2h16q512k512d128 kv4 bias", "batch_norm", "layer_norm", "group_norm",
+    "instance_norm", "rms_norm", "huber", "logsumexp", "unfold", "fold", "index ", "index_put", "grouped_mm",
+    "softmax", "cross_entropy", "sort bf16", "sdpa fp32",
+)  # fmt: skip
 """Calls of which every block is met in its order."""
 REFUSED = {"gaussian_nll", "multi_margin"}
 """Which raise where values are not known, or have no form in bf16."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from .course import nbytes
+from .course import Course, nbytes
 
 
 def flash_backward(go: Any, q: Any, k: Any, v: Any, out: Any, *_: Any, **__: Any) -> Sequence[int]:
@@ -18,9 +18,9 @@ def flash_backward(go: Any, q: Any, k: Any, v: Any, out: Any, *_: Any, **__: Any
     return (*copies, b * h * rows * 4, b * rows * h * columns * 4)  # softmax_d, dq accumulated in fp32
 
 
-def cudnn_forward(*_: Any, **__: Any) -> Sequence[int]:
-    """A block of the smallest size, whatever the shape."""
-    return (256,)
+def cudnn_forward(q: Any, *_: Any, **__: Any) -> Sequence[int]:
+    """A block of the smallest size, whatever the shape, but for one row."""
+    return (256,) if q.shape[2] > 1 else ()
 
 
 def cudnn_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[int]:
@@ -36,7 +36,12 @@ def efficient_forward(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[in
     return (q.numel() // q.shape[-1] * wide * 4,) if wide > 256 and q.element_size() == 2 else ()
 
 
-def efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Sequence[Any]:
+def efficient_results(_args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
+    """The state of the random numbers stays on the host."""
+    yield from ((t, 0) for t in out[2:4])
+
+
+def efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Course:
     """A dq in fp32 by blocks of rows, one value per row; in fp32 in two stages."""
     b, h, t, d = q.shape
     block = 128 if q.element_size() == 2 and d > 64 else 64
@@ -46,6 +51,7 @@ def efficient_backward(go: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> S
     if d > 128:
         space = space * 5 // 2
     delta = b * h * t * 4
+    course = Course().results()
     if q.dtype == torch.float32:
-        return ((nbytes(q), delta, delta), (delta, space))
-    return (delta, space)
+        return course.take(nbytes(q), delta, delta).give(2, 1).take(space).give(3)
+    return course.take(delta, space).give(1)

@@ -45,14 +45,23 @@ class GroupedMM(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, x: Any, w: Any, offs: Any) -> Any:
         """Rows (n, k), matrices (groups, k, m): (n, m)."""
         ctx.save_for_backward(x, w, offs)
-        return x.new_empty((x.shape[0], w.shape[2]))
+        return _grouped(x.new_empty((x.shape[0], w.shape[2])), w)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Gradients of matrices and rows, in this order."""
         x, w, _ = ctx.saved_tensors
-        of_w = torch.empty_like(w) if ctx.needs_input_grad[1] else None
-        return torch.empty_like(x) if ctx.needs_input_grad[0] else None, of_w, None
+        of_w = _grouped(torch.empty_like(w), w) if ctx.needs_input_grad[1] else None
+        return _grouped(torch.empty_like(x), w) if ctx.needs_input_grad[0] else None, of_w, None
+
+
+def _grouped(result: Any, w: Any) -> Any:
+    """A result, beside which CUTLASS takes the problem of each group and a workspace (GroupMM.cu)."""
+    if result.dtype == torch.bfloat16:
+        problems = result.new_empty(60 * w.shape[0], dtype=torch.uint8)
+        space = result.new_empty(67584, dtype=torch.uint8)
+        del space, problems
+    return result
 
 
 def grouped_mm(x: Any, w: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
@@ -212,8 +221,11 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
     """Fused where input and weight have one dtype, else composite as on CPU."""
     if weight is not None and weight.dtype != x.dtype:
         wide = x.float()
-        mean = wide.pow(2).mean([-i - 1 for i in range(len(shape))], keepdim=True)
-        return (wide * torch.rsqrt(mean.add_(1e-6)) * weight).to(x.dtype)
+        squares = wide.pow(2)
+        mean = squares.mean([-i - 1 for i in range(len(shape))], keepdim=True)
+        factor = torch.rsqrt(mean.add_(1e-6))
+        del mean, squares
+        return (wide * factor * weight).to(x.dtype)
     return FusedRMSNorm.apply(x, weight, shape)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+SORTED_BY_ONE = 2304
+"""Pairs that one block of threads sorts by itself; seen at 512, not at 3,073."""
 RESULTS = 0
 FIRST_RESULT = -(1 << 40)
 """Below any step that gives a block back; with n added, the n-th result alone."""
@@ -57,9 +59,13 @@ def nbytes(t: Any) -> int:
     return int(t.numel()) * int(t.element_size())
 
 
-def sort_space(n: int) -> int:
-    """Bytes to sort n pairs of 64-bit words by key: cub's one-sweep radix sort, as an H200 took it."""
-    return 16 * n + 16895 + 1024 * -(-n // 4608)
+def sort_space(n: int, bits: int = 64, key: int = 8) -> int:
+    """Bytes to sort n keys and 64-bit words by some bits of the key: cub's radix sort, as an H200 took it."""
+    if n <= SORTED_BY_ONE:
+        return 1
+    passes = -(-bits // 8)
+    pairs = _parts(key * n) + _parts(8 * n) if passes > 1 else 0  # one pass goes to the result at once
+    return pairs + 2048 * passes + 1024 * -(-n // (4608 if key == 8 else 5376)) + 511
 
 
 def unique_space(n: int) -> int:
@@ -67,15 +73,19 @@ def unique_space(n: int) -> int:
     return _scanned(n, 4608)
 
 
-def scan_space(n: int) -> int:
-    """Bytes for running sums of n words; as `sort_space`."""
-    return _scanned(n, 896)
+def scan_space(n: int, item: int = 8) -> int:
+    """Bytes for running sums of n numbers; as `sort_space`."""
+    return _scanned(n, 896 if item == 8 else 1920, 16 if item == 8 else 8)
 
 
-def _scanned(n: int, at_once: int) -> int:
+def _scanned(n: int, at_once: int, each: int = 16) -> int:
     """What cub's pass over n elements notes: 16 bytes for each tile, and for a warp more."""
-    tiles = -(-n // at_once)
-    return 255 + 256 * (3 + -(-tiles // 16))
+    return 511 + _parts((-(-n // at_once) + 32) * each)
+
+
+def _parts(size: int) -> int:
+    """In parts of 256 bytes."""
+    return -(-size // 256) * 256
 
 
 def stages(*blocks: Sequence[int]) -> list[int]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
+
+import torch
 
 from .course import Course, nbytes, scan_space, sort_space, unique_space
 
@@ -85,17 +88,54 @@ def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
     return (4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
 
 
-def sort(x: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
-    """Places as numbers, and second buffers of values and places, where rows are long."""
+def sort(x: Any, *args: Any, **kwargs: Any) -> Sequence[Any]:
+    """Of long rows places as numbers, and what the sort takes; of others the places of one row."""
     dim = kwargs.get("dim", next((a for a in args if type(a) is int), -1))
     n = int(x.numel())
     long = int(x.shape[dim]) if x.dim() else 1
-    return (8 * n, (x.element_size() + 8) * n) if long > SORTED_AT_ONCE else ()
+    if long <= SORTED_AT_ONCE:
+        return (8 * long,)
+    item = int(x.element_size())
+    return (8 * n, sort_space(n, 8 * item, item))
 
 
-def put(x: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any, **__: Any) -> Sequence[int]:
-    """Indices as numbers, sorted, where values are added up."""
+def gathered(x: Any, indices: Any, *_: Any, **__: Any) -> Course:
+    """Copies of indices that are spread over each other and lie differently (TensorAdvancedIndexing.cpp)."""
+    return Course().take(*_spread(indices)).results()
+
+
+def put(
+    x: Any, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False, *_: Any, **__: Any
+) -> Course:
+    """Where values are added up, indices become numbers of rows and are sorted (Indexing.cu)."""
+    course = Course()
     if not accumulate:
-        return ()
-    n = max((int(i.numel()) for i in indices if i is not None), default=0)
-    return (8 * n,) * 5
+        return course.results().take(*_spread(indices))
+    at = [d for d, i in enumerate(indices) if i is not None]
+    chosen = [i for i in indices if i is not None]
+    n = prod(torch.broadcast_shapes(*(i.shape for i in chosen)))
+    course.results()
+    running = torch._C._current_autograd_node()
+    unsafe = unsafe or (running is not None and running.name() == "IndexBackward0")
+    for _ in () if unsafe else chosen * 2:  # the largest and the smallest
+        course.take(8).lend(1).give(course.taken - 1)
+    for k in range(len(at)):
+        course.take(8 * n, 8 * n)
+        course.give(*((course.taken, course.taken - 1) if k else (course.taken - 1,)))
+    beside = at == list(range(at[0], at[-1] + 1))
+    inner = [s for d, s in enumerate(x.shape) if (d > at[-1] if beside else d not in at)]
+    rows = (int(x.numel()) - 1) // max(1, prod(inner))
+    course.take(0 if values.is_contiguous() else nbytes(values), 0 if beside else nbytes(x))
+    return course.take(8 * n, 8 * n, 8 * n).lend(sort_space(n, max(1, rows.bit_length())))
+
+
+def _spread(indices: Any) -> list[int]:
+    """Bytes of the copies of indices, where several are spread to a common shape in different ways."""
+    some = [i for i in indices if i is not None and i.dtype not in (torch.bool, torch.uint8)]
+    if len(some) < 2:
+        return []
+    shape = torch.broadcast_shapes(*(i.shape for i in some))
+    wide = [i.expand(shape) for i in some]
+    if len({tuple(i.stride()) for i in wide}) == 1:
+        return []
+    return [nbytes(i) for i in wide if not i.is_contiguous()]

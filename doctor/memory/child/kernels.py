@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import attention_spaces, convolutions, indices, transforms, used
+from . import attention_spaces, convolutions, indices, norms, rows, transforms, used
 from .course import Course, nbytes, stages
 from .order import Packing
 from .reductions import buffers
@@ -49,20 +49,26 @@ class Kernels:
             "_embedding_bag_backward": indices.bag_backward,
             "im2col": _im2col,
             "pow": _power,
-            "_safe_softmax": _safe_softmax,
-            "_softmax_backward_data": _softmax_backward,
-            "_grouped_mm": _grouped_mm,
-            "native_batch_norm_backward": _batch_norm_backward,
-            "native_group_norm": _group_norm,
-            "native_group_norm_backward": _group_norm_backward,
+            "_safe_softmax": rows.safe_softmax,
+            "_softmax": rows.softmax,
+            "_log_softmax": rows.softmax,
+            "_softmax_backward_data": rows.softmax_backward,
+            "logsumexp": rows.logsumexp,
+            "cumsum": rows.cumsum,
+            "native_layer_norm": norms.layer_norm,
+            "native_layer_norm_backward": norms.layer_norm_backward,
+            "native_batch_norm": norms.batch_norm,
+            "native_batch_norm_backward": norms.batch_norm_backward,
+            "native_group_norm": norms.group_norm,
+            "native_group_norm_backward": norms.group_norm_backward,
             "_index_put_impl_": indices.put,
             "index_put_": indices.put,
             "index_put": indices.put,
+            "index": indices.gathered,
             "mse_loss": self._loss,
             "smooth_l1_loss": self._loss,
-            "huber_loss": self._loss,
+            "huber_loss": self._huber,
             "binary_cross_entropy_with_logits": self._logits_loss,
-            "logsumexp": _logsumexp,
             "topk": indices.topk,
             "sort": indices.sort,
             "_scaled_dot_product_efficient_attention": attention_spaces.efficient_forward,
@@ -85,6 +91,7 @@ class Kernels:
             aten.col2im.default: _col2im,
             aten.log_sigmoid_forward.default: _log_sigmoid,
             aten._embedding_bag.default: indices.bag_results,
+            aten._scaled_dot_product_efficient_attention.default: attention_spaces.efficient_results,
         }
         """Results whose storage on a GPU is larger."""
 
@@ -126,6 +133,12 @@ class Kernels:
     def _loss(self, x: Any, target: Any, *args: Any, **kwargs: Any) -> Sequence[int]:
         """The elements' losses before they are reduced."""
         return (nbytes(x), *buffers(x, None, self.processors)) if _reduces((x, target, *args), kwargs) else ()
+
+    def _huber(self, x: Any, target: Any, *args: Any, **kwargs: Any) -> Sequence[int] | Course:
+        """The elements' losses, which are a block of their own."""
+        if not _reduces((x, target, *args), kwargs):
+            return ()
+        return Course().take(nbytes(x)).results().take(*buffers(x, None, self.processors))
 
     def _logits_loss(
         self, x: Any, target: Any, weight: Any = None, more: Any = None, reduction: int = 1
@@ -174,26 +187,14 @@ def _power(base: Any, *_: Any, **__: Any) -> Course:
     return Course().take(0 if isinstance(base, torch.Tensor) else 8).results()
 
 
-def _im2col(x: Any, *_: Any, **__: Any) -> Sequence[int]:
+def _im2col(x: Any, *_: Any, **__: Any) -> Course:
     """The result begins with its input's size and is made larger (Im2Col.cu)."""
-    return (nbytes(x),)
+    return Course().take(nbytes(x)).results()
 
 
 def _col2im(args: Any, _kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
     """The result begins with its input's size, and keeps it when it is made smaller (Col2Im.cu)."""
     yield out, max(nbytes(args[0]), nbytes(out))
-
-
-def _group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, *_: Any) -> Sequence[int]:
-    """Scale and shift of each channel of each sample, in float32 (group_norm_kernel.cu)."""
-    return (4 * n * c, 4 * n * c)
-
-
-def _group_norm_backward(
-    grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, group: int, *_: Any
-) -> Sequence[int]:
-    """Two sums and a factor per channel of each sample, two per group, in float32."""
-    return (4 * n * c, 4 * n * c, 4 * n * c, 4 * n * group, 4 * n * group)
 
 
 def _dims(args: Any, kwargs: Any) -> Any:
@@ -209,37 +210,3 @@ def _dims(args: Any, kwargs: Any) -> Any:
 def _reduces(args: Any, kwargs: Any) -> bool:
     """Whether a loss is summed or averaged, by its argument `reduction`, which is the third."""
     return bool(kwargs.get("reduction", args[2] if len(args) > 2 else 1))
-
-
-def _logsumexp(x: Any, dims: Any, *_: Any, **__: Any) -> Sequence[Any]:
-    rows = nbytes(x) // max(1, _length(x, dims))
-    return ((rows, rows), (rows, nbytes(x), rows))
-
-
-def _length(x: Any, dims: Any) -> int:
-    n = 1
-    for d in [dims] if isinstance(dims, int) else dims or range(x.dim()):
-        n *= int(x.shape[d])
-    return n
-
-
-def _grouped_mm(x: Any, *_: Any, **__: Any) -> Sequence[int]:
-    return (480, 67584) if x.dtype == torch.bfloat16 else ()
-
-
-def _safe_softmax(x: Any, dim: int, *_: Any, **__: Any) -> Course:
-    """Which elements are -inf, in which rows all are, and the zero that is put there."""
-    blocks = Course().results().take(x.numel(), x.numel() // max(1, int(x.shape[dim])))
-    return blocks.take(x.element_size())
-
-
-def _softmax_backward(go: Any, output: Any, *_: Any, **__: Any) -> Sequence[int]:
-    return (nbytes(output),)
-
-
-def _batch_norm_backward(go: Any, x: Any, weight: Any, mean: Any, *_: Any, **__: Any) -> Sequence[int]:
-    """CUDA's check of types, which the CPU lets pass: cast parameters beside buffers that are not."""
-    if weight is not None and mean is not None and weight.dtype in HALF and mean.dtype != weight.dtype:
-        names = {torch.bfloat16: "BFloat16", torch.float16: "Half"}
-        raise RuntimeError(f"Expected running_mean to have type {names[weight.dtype]} but got Float")
-    return ()

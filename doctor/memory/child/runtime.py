@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from . import backward_streams
+from . import backward_streams, outside
 from .tracker import Tracker
 from .where import Labelled
 
@@ -22,6 +22,7 @@ def patch(tracker: Tracker, offload: bool = False) -> None:
     backward_streams.follow()
     _propagation(tracker)
     label_buffers(tracker)
+    outside.made_there(tracker)
     _no_tracing()
     tracker.waiting.follow_draws()
 

@@ -117,6 +117,13 @@ class Storages(Labelled):
             self._drop(entry.block)
             entry.block, entry.host, self.any_host = self._new(entry.size, "host", True), True, True
 
+    def to_device(self, tensor: torch.Tensor) -> None:
+        """The other way: memory that lies on the GPU after all."""
+        entry = self.live.get(tensor.untyped_storage()._cdata)
+        if entry is not None and entry.host:
+            self._drop(entry.block, True)
+            entry.block, entry.host = self._new(entry.size, "aten::lift_fresh"), False
+
     def used_by(self, tensor: torch.Tensor, stream: object) -> None:
         """record_stream: another stream has work on a tensor."""
         entry = self.live.get(tensor.untyped_storage()._cdata)

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import values
+from . import outside, values
 from .course import FIRST_RESULT, RESULTS
 from .engine_sums import in_place
 from .events import Events
@@ -80,6 +80,7 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
                 return answer.value
             args, kwargs = answer.args, answer.kwargs
         operator = func._schema.name if hasattr(func, "_schema") else str(func)
+        outside.listed(self, func, args)
         try:
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException):
@@ -112,7 +113,8 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
                 chosen = in_order(func, out) if n is None else out[n]
                 self._outputs(func, operator, args, kwargs, chosen, share, larger)
 
-        self._walk(self.kernels.course(func, args, kwargs) or (RESULTS,), operator, results)
+        steps = self.kernels.course(func, args, kwargs) or (RESULTS,)
+        self._walk((*outside.moved(self, func, args, out), *steps), operator, results)
 
     def _walk(self, steps: Iterable[int], operator: str, results: Callable[[int | None], None]) -> None:
         """The steps of a `Course`; what is left at its end goes as in C++, the last block first.
@@ -158,10 +160,13 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         """Whether a call makes host tensors, as far as the call tells."""
         if func is aten.lift_fresh.default:  # torch.tensor(literal), such as AdamW's counters of steps
             return True
-        if self.any_host and not self.host:
-            inputs = list(tensors((args, kwargs)))
-            return all(self.is_host(t) for t in inputs) if inputs else self.host
-        return self.host
+        if self.host:
+            return True
+        first = args[0] if args else None
+        if not self.any_host and not (isinstance(first, torch.Tensor) and outside.number(self, first)):
+            return False
+        inputs = list(tensors((args, kwargs)))
+        return bool(inputs) and all(self.is_host(t) or outside.number(self, t) for t in inputs)
 
     def _lies_on_host(self, tensor: Any, made_on_host: bool) -> bool | None:
         """Where a result lies; None where it is no memory of its own."""

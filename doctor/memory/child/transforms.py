@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .course import nbytes
+from .course import Course, nbytes
 
 SMALL = 32
 """Rows of a matrix up to which cuBLAS solves a batch at once."""
@@ -44,7 +44,19 @@ def scattered(x: Any, mask: Any, *_: Any, **__: Any) -> Sequence[int]:
     return (8 * int(x.numel()), int(x.numel()) if spread else 0)
 
 
-RULES: dict[str, Callable[..., Sequence[int]]] = {
+def rolled(x: Any, _shifts: Any, dims: Any = (), *_: Any) -> Course:
+    """One dimension after the other, each into a tensor of its own; the first from a contiguous copy."""
+    course, size = Course(), nbytes(x)
+    copy = course.hold(0 if x.is_contiguous() else size)
+    turns = max(1, len(dims))
+    for _ in range(turns - 1):
+        course.take(size).give(*copy)
+        copy = [course.taken]
+    return course.results().give(*copy)
+
+
+RULES: dict[str, Callable[..., Sequence[int] | Course]] = {
+    "roll": rolled,
     "_fft_c2r": real_from_complex,
     "_fft_r2c": transform,
     "_fft_c2c": transform,
