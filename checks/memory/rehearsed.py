@@ -32,7 +32,9 @@ NOTHING_FETCHED = (
     "A rehearsal has no network: where compute nodes have none either, the job ends here too; where they "
     "have one, each of its ranks fetches."
 )
-UNJUDGED = ("operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate", "program")
+UNJUDGED = (
+    "operator", "time", "child", "torch", "network", "refused", "gpu", "accelerate", "program", "scheduler",
+)  # fmt: skip
 """Kinds of problems that say nothing of the job itself."""
 FIXES = {
     "script": "Correct the line that is named; --verbose shows the traceback",
@@ -43,6 +45,7 @@ FIXES = {
     "refused": "Rehearse without it, or on the GPUs themselves",
     "torch": "Name the Python of the training with --python",
     "program": "Run that program before, and rehearse with its files in place or where it is installed",
+    "scheduler": "Give the command as the scheduler starts it: rehearse -- srun -N 2 … python train.py",
     "gpu": "Rehearse on fake tensors (--device fake), or on a machine with a GPU",
     "memory": "Take a smaller batch, shard over more ranks, or checkpoint activations",
     "accelerate": "Make the command one that `accelerate launch` of that environment takes",

@@ -17,6 +17,8 @@ IN_FRONT = (
     "accelerate.commands.launch",
     "accelerate.commands.accelerate_cli",
 )
+TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+SCHEDULERS = ("srun", "mpirun")
 
 
 class RehearsalError(ValueError):
@@ -37,6 +39,10 @@ class Rehearse:
     accelerate: tuple[str, ...] | None = None
     """The words after `accelerate launch`, which sets variables by them."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    scheduler: str = ""
+    """srun or mpirun, where one of them starts the tasks."""
+    launched: bool = False
+    """Each of its tasks is a launcher, of which there is one on each node."""
 
     @property
     def name(self) -> str:
@@ -54,6 +60,9 @@ class Rehearse:
             "steps": self.steps,
             "device": self.device,
             "accelerate": None if self.accelerate is None else list(self.accelerate),
+            "scheduler": self.scheduler,
+            "tasks": self.world_size // self.local_world_size if self.launched else self.world_size,
+            "tasks_per_node": 1 if self.launched else self.local_world_size,
         }
 
 
@@ -89,7 +98,15 @@ def from_launch(launch: Launch, world_size: int | None, steps: int, device: str)
         device=device,
         accelerate=_accelerate(launch),
         environment=dict(launch.environment),
+        scheduler=launch.launcher if launch.launcher in SCHEDULERS else "",
+        launched=_launched(launch),
     )
+
+
+def _launched(launch: Launch) -> bool:
+    """Whether a launcher stands between a scheduler and the script."""
+    before = launch.command[: launch.command.index(launch.script)] if launch.script in launch.command else ()
+    return any(PurePath(w).name in IN_FRONT or PurePath(w).name in TORCHRUN for w in before)
 
 
 def _accelerate(launch: Launch) -> tuple[str, ...] | None:

@@ -27,7 +27,7 @@ def of_exit(error: SystemExit, rehearsal: Any = None) -> dict[str, object]:
     return ended
 
 
-def exchanged(rehearsal: Any, words: str, place: str) -> NoReturn:
+def exchanged(rehearsal: Any, words: str, place: str) -> None:
     """The script would replace its process by another program, of which nothing could be said."""
     text = f"the script replaces itself by `{words}`: rehearse that command"
     rehearsal.finish("refused", problem={"kind": "refused", "text": text, "place": place})

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..loading import Offline, one_line
 from .notes import Refusal, library
+from .schedulers import setter
 
 UNSUPPORTED = ("UnsupportedOperatorException", "DynamicOutputShapeException", "DataDependentOutputException")
 ABSENT = "invalid device ordinal"
@@ -48,11 +49,15 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
         text = 'a device named by its number alone is not rehearsed on fake tensors: write "cuda:0"'
     elif any(ASSERTED in str(e) for e in chain):
         text = f"{type(error).__name__}: {ASSERTED}, here or before (CUDA_LAUNCH_BLOCKING=1 says where)"
+    who = setter(error) if kind == "script" else ""
+    if who:
+        kind = "scheduler"
+        text += f", which {who} sets: put `{who} …` with its nodes and tasks before the command, or set it"
     blamed = rehearsal.programs.blamed(error) if kind == "script" and rehearsal.programs is not None else None
     if blamed is not None:
         kind, place = "program", place or blamed[1]
         own = isinstance(error, CalledProcessError) or hasattr(error, "_doctor_program")
-        text = blamed[0] if own else f"{text}; {blamed[0]}"
+        text = blamed[0] if own else f"{text.rstrip(': ')}; {blamed[0]}"
     if tracker is not None:
         module = tracker.failed_in if kind == "operator" else ""
     return {

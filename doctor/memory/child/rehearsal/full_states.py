@@ -37,7 +37,7 @@ def install(notes: Notes, tracker: DeviceTracker | None) -> None:
         held = [p for g in optim.param_groups for p in g["params"]]
         like = next((p for p in held if optim.state.get(p)), None)
         for parameter in held if like is not None else ():
-            mine = parameter if optim.state.get(parameter) else like  # which lies on other ranks
+            mine: Any = parameter if optim.state.get(parameter) else like  # which lies on other ranks
             state = optim.state[mine]
             parts = shapes.get(id(parameter)) or [(tuple(parameter.shape), 1)]
             for name, (shape, ranks) in zip(names.get(parameter, ()), parts):  # noqa: B905

@@ -137,7 +137,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
         raise Refused(
             "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
         ) from None
-    from . import files, full_states, groups, libraries, sandbox, saving, steps, works
+    from . import files, full_states, groups, libraries, sandbox, saving, schedulers, steps, works
     from .notes import Notes
     from .overlay import Overlay
     from .programs import Programs
@@ -150,6 +150,10 @@ def _prepare(rehearsal: Rehearsal) -> None:
     temporary = os.path.join(folder, "tmp")
     os.makedirs(temporary, exist_ok=True)
     os.environ.update(environment(job), TMPDIR=temporary)
+    told = schedulers.variables(job, os.environ)
+    os.environ.update(told)
+    if told:
+        notes.add("handled", f"the variables of {job['scheduler']}: as its first task would see them", "")
     for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR"):
         os.environ[name] = os.path.join(temporary, name.lower())
     tempfile.tempdir = temporary

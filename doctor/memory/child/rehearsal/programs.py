@@ -113,7 +113,7 @@ class Programs:
                 self.started = [other for other in self.started if other is not one]
                 raise
             except FileNotFoundError as error:
-                one.status = 127
+                one.status, one.writes = 127, False
                 error._doctor_program = one  # type: ignore[attr-defined]
                 raise
             one.pid = process.pid
