@@ -85,6 +85,7 @@ def test_a_style_is_rehearsed_and_nothing_is_written(style: str, tmp_path: Path)
     assert code == 0, report["results"]
     data = report["data"]
     assert data["steps_done"] == 2 and data["peak"]["allocated_bytes"] > 1 << 20
+    assert not any(u["how"] == "file" and Path(u["path"]).is_dir() for u in data["not_written"])
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 

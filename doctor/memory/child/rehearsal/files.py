@@ -57,6 +57,8 @@ def _opening(overlay: Overlay) -> None:
     low = os.open
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("opener") is not None:  # which opens by `os.open`, another file than this perhaps
+            return _open(file, mode, *args, **kwargs)
         if any(letter in mode for letter in "wax+"):
             file = overlay.writing(file, "file", keep="a" in mode or "r" in mode)
         else:

@@ -1,15 +1,13 @@
-"""FSDP and DDP on a GPU that is `cpu:0`."""
+"""FSDP on a GPU that is `cpu:0`."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import nn
 
-from ..data_parallel import OPTIONS, DataParallel
+from . import replicated
 from .devices import GPU, DeviceTracker, fake_buffers, translated
 from .notes import Notes
 
@@ -18,7 +16,7 @@ def install(tracker: DeviceTracker, notes: Notes) -> None:
     """Let FSDP2, FSDP1 and DDP take fake parameters. Holds for the whole process."""
     _fully_shard(tracker)
     _fully_sharded(tracker, notes)
-    _data_parallel(tracker, notes)
+    replicated.install(tracker, notes)
     bindings: Any = torch._C
     bindings._get_accelerator = lambda *_: torch.device("cpu")
     cpu: Any = torch.cpu
@@ -66,37 +64,3 @@ def _fully_sharded(tracker: DeviceTracker, notes: Notes) -> None:
         begin(self, module, *args, **kwargs)
 
     cls.__init__ = init
-
-
-def _data_parallel(tracker: DeviceTracker, notes: Notes) -> None:
-    ddp: Any = nn.parallel.DistributedDataParallel
-
-    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        nn.Module.__init__(self)
-        self.module = module
-        self.device_ids, self.output_device, self.process_group = [0], 0, kwargs.get("process_group")
-        self.require_backward_grad_sync = True
-        self._rules = DataParallel(module, tracker, {k: kwargs[k] for k in OPTIONS if kwargs.get(k)})
-        notes.add(
-            "assumed",
-            "DistributedDataParallel: its reducer is C++, and followed by its rules",
-        )
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.training and torch.is_grad_enabled():
-            self._rules.before_forward()
-        return self.module(*args, **kwargs)
-
-    ddp.__init__, ddp.forward = init, forward
-    ddp.no_sync = lambda self: self._rules.no_sync()
-    ddp.join = lambda self, *_, **__: nullcontext()
-    ddp.__getstate__ = lambda self: self.__dict__
-
-    def hook(self: Any, state: object = None, hook: object = None) -> None:
-        chosen = hook or state
-        name = getattr(chosen, "__name__", None) or getattr(chosen, "name", type(chosen).__name__)
-        notes.add("assumed", f"register_comm_hook({name}): what the hook allocates is not followed")
-
-    ddp.register_comm_hook = ddp._register_builtin_comm_hook = hook
-    for name in ("_set_static_graph", "_sync_buffers"):
-        setattr(ddp, name, lambda self, *_, **__: None)
