@@ -52,6 +52,7 @@ def install(tracker: DeviceTracker, notes: Notes) -> None:
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.is_multi_device_module, self.parameters_to_ignore = False, set[str]()
         self.logger = self.reducer = None
+        self._use_python_reducer = False
         self._options = {k: given[k] for k in OPTIONS if given.get(k)}
         self._rules = DataParallel(module, tracker, self._options)
         notes.add("assumed", RULES)
@@ -61,9 +62,13 @@ def install(tracker: DeviceTracker, notes: Notes) -> None:
         if getattr(module, "_ddp_params_and_buffers_to_ignore", None):
             notes.add("assumed", "DistributedDataParallel: what it is to ignore has its place in buckets")
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def begin(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if self.training and torch.is_grad_enabled():
             self._rules.before_forward()
+        return args, kwargs
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begin(self)
         return self.module(*args, **kwargs)
 
     def state(self: Any) -> dict[str, Any]:
@@ -86,6 +91,7 @@ def install(tracker: DeviceTracker, notes: Notes) -> None:
         notes.add("assumed", "_set_static_graph: as if it were not called; static_graph=True is followed")
 
     ddp.__init__, ddp.forward = init, forward
+    ddp._pre_forward, ddp._post_forward = begin, lambda self, output: output  # of `replicate`
     ddp.__getstate__, ddp.__setstate__ = state, restored
     ddp.no_sync = lambda self: self._rules.no_sync()
     ddp.join = lambda self, *_, **__: nullcontext()

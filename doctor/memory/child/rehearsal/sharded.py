@@ -38,11 +38,10 @@ def _fully_shard(tracker: DeviceTracker) -> None:
             fake_buffers(tracker, part)
         return states(modules, *args, **kwargs)
 
-    for name, function in (("_get_device_from_mesh", from_mesh), ("_get_managed_states", managed)):
-        for owner in list(sys.modules.values()):
-            ours = str(getattr(owner, "__name__", "")).startswith("torch.distributed.fsdp._fully_shard")
-            if ours and hasattr(owner, name):
-                setattr(owner, name, function)
+    for function, real in ((from_mesh, device), (managed, states)):
+        for named, owner in list(sys.modules.items()):
+            if named.startswith("torch.distributed.") and vars(owner).get(real.__name__) is real:
+                setattr(owner, real.__name__, function)
 
 
 def _fully_sharded(tracker: DeviceTracker, notes: Notes) -> None:
