@@ -21,7 +21,7 @@ from tests.support.replays import job, replayed, truth
 ROOT = Path(__file__).parents[1]
 TRUTH = ROOT / "fixtures" / "memory_truth"
 MODELS = TRUTH / "shared" / "models.py"
-SETS = ("shared", "more", "hf", "own", "ranks", "ranks_more", "fresh", "fresh_more")
+SETS = ("shared", "more", "hf", "own", "ranks", "ranks_more", "fresh", "fresh_more", "blind")
 Case = tuple[dict[str, int], dict[str, int], int]
 """Arguments of the model and of its batch, and ranks."""
 SEVEN: Case = ({"dim": 4096, "heads": 32, "layers": 32, "hidden": 11008}, {"batch": 1, "seq": 4096}, 64)
