@@ -121,8 +121,10 @@ def _weight_of_one(layer: Layer, copies: int) -> int:
         return min(samples, both)
     if not layer.half:
         return copies + PARTS_OF_ONE if min(layer.into, layer.out) >= FILL else samples
-    if layer.into <= 3 * FILL or layer.places_out <= 8000 * layer.batch:
-        copies += sum(size for n, size in ((layer.into, layer.x()), (layer.out, layer.y())) if n % FILL == 0)
+    few = layer.into < 10 * FILL if strided else layer.places_out <= 8000 * layer.batch
+    if layer.into <= 3 * FILL or few:
+        twice = sum(size for n, size in ((layer.into, layer.x()), (layer.out, layer.y())) if n % FILL == 0)
+        return copies + twice + (0 if strided and twice else PARTS_OF_ONE)
     return copies + PARTS_OF_ONE
 
 
