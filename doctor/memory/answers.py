@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 
 from fsdp_doctor.memory.bounds import late_buckets, reserved
 from fsdp_doctor.memory.causes import causes
@@ -75,7 +76,7 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
         gpu=gpu.name if gpu is not None else "",
         capacity=int(gpu.gib * GIB) if gpu is not None else None,
         timeline=_timeline(run),
-        assumptions=(*_assumptions(done.about), *_buckets(late - peak)),
+        assumptions=(*_assumptions(done.about), *_buckets(late - peak), *_untied(done.about, job)),
         unknown_operators=_unknown(held, _covered(done.about)),
         preparation=_preparation(run),
         rules=rules_used(done.about, gpu.sm if gpu is not None else DEFAULT_SM),
@@ -89,6 +90,21 @@ def _buckets(more: int) -> tuple[Assumption, ...]:
         return ()
     what = f"NCCL gives DDP's first buckets back at once; where it does not, step 2 takes {more} bytes more"
     return (Assumption("torch.nn.parallel.DistributedDataParallel", what, 1),)
+
+
+def _untied(about: Mapping[str, object], job: Job) -> Iterator[Assumption]:
+    """Tied weights that FSDP1 and DDP take for several, as `Module.to_empty` makes them from meta tensors."""
+    listed = about.get("parameters")
+    for p in listed if job.api != "fsdp2" and isinstance(listed, list) else ():
+        others = p.get("other_names") if isinstance(p, dict) else None
+        if others:
+            elements = prod(int(d) for d in p["shape"]) * len(others)
+            what = (
+                f"it is made apart from {', '.join(map(str, others))}, as Module.to_empty makes it of meta "
+                f"tensors; a model that is built with memory shares it: {elements} parameters less, with "
+                "their gradients and states"
+            )
+            yield Assumption(str(p["name"]), what, 1)
 
 
 def _preparation(run: Run) -> int:
@@ -140,12 +156,14 @@ def _modules(found: list[Living]) -> str:
 def _timeline(run: Run) -> tuple[Moment, ...]:
     moments: list[Moment] = []
     step = 0
+    # After the last step the loop's own objects go, which is no moment of a training.
+    last = next((p for p in run.phases[:0:-1] if p.name != "end"), None)
     for p in run.phases[1:]:
         if p.name.startswith("step "):
             step = int(p.name[5:])
             continue
         if p.name != "end":
-            moments.append(Moment(step, p.name, p.peak, p.after))
+            moments.append(Moment(step, p.name, p.peak, p.before if p is last else p.after))
     return tuple(moments)
 
 

@@ -79,6 +79,8 @@ def kinds_of(
         elif b.operator.startswith(("fsdp:", "ddp:")):
             buffers = BUFFERS if b.operator.startswith("fsdp:") else BUCKETS
             found[b.block] = buffers if not (stays and phase == "backward") else GRADIENTS
+        elif b.operator.startswith("optimizer:"):
+            found[b.block] = OPTIMIZER
         elif b.operator.endswith(" workspace"):
             found[b.block] = WORKSPACES
         elif phase == "init":

@@ -6,7 +6,8 @@ predicted and what is measured cannot come to mean different programs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -43,6 +44,9 @@ class Ground(Protocol):
 
     def buffer(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer of a module where the module runs."""
+
+    def making_optimizer(self) -> AbstractContextManager[None]:
+        """The optimizer is made inside; Adagrad makes its state at once."""
 
     def stepping(self, made: torch.optim.Optimizer) -> Any:
         """What steps in an optimizer's place: it has `step` and `zero_grad`."""
@@ -91,6 +95,15 @@ class FakeGround:
     def buffer(self, buffer: torch.Tensor) -> Any:
         """See `Ground`."""
         return torch.zeros(buffer.shape, dtype=buffer.dtype, device="cpu")
+
+    @contextmanager
+    def making_optimizer(self) -> Iterator[None]:
+        """See `Ground`: what is made is named for what it is."""
+        before, self._tracker.label = self._tracker.label, "optimizer: state"
+        try:
+            yield
+        finally:
+            self._tracker.label = before
 
     def stepping(self, made: torch.optim.Optimizer) -> Any:
         """See `Ground`: the same on the shards, at a fraction of the time."""

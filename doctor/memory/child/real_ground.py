@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -86,6 +87,10 @@ class RealGround:
         if buffer.device.type == self.device:
             return buffer.zero_()
         return torch.zeros_like(buffer, device=self.device)
+
+    def making_optimizer(self) -> AbstractContextManager[None]:
+        """See `Ground`: nothing is named."""
+        return nullcontext()
 
     def stepping(self, made: torch.optim.Optimizer) -> Any:
         """See `Ground`: the optimizer itself."""

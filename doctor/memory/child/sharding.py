@@ -145,6 +145,7 @@ class Sharded:
             if self.job.get("offload"):
                 self._place_ignored()
         elif self.api == "ddp":
+            self._activation_checkpointing()
             model = self.model = ground.data_parallel(model, options(self.job))
         else:
             if self.job.get("offload"):

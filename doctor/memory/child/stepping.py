@@ -99,7 +99,8 @@ class Loop:
         self.batch, self.named = arguments(sharded.model, batch)
         self.hint = unnamed(sharded.model, batch) if self.batch else ""
         """What is said of the batch where the model does not get along with it."""
-        made = optimizer(sharded.model, job.get("optimizer", "adamw"))
+        with sharded.ground.making_optimizer():
+            made = optimizer(sharded.model, job.get("optimizer", "adamw"))
         self.optimizer = sharded.ground.stepping(made)
         self.accumulate = int(job.get("accumulate") or 1)
         cast = job.get("autocast")

@@ -15,7 +15,9 @@ from fsdp_doctor.subjects.memory import MemoryForecast
 MIB = 1 << 20
 
 
-def predicted(folder: Path, sharding: int, stepping: int) -> MemoryForecast:
+def predicted(
+    folder: Path, sharding: int, stepping: int, api: str = "fsdp2", **about: object
+) -> MemoryForecast:
     """Two steps of 10 MiB of parameters and 20 MiB of states; temporaries while sharding and in the step."""
     e = written.Events()
     e.mark("init")
@@ -37,8 +39,8 @@ def predicted(folder: Path, sharding: int, stepping: int) -> MemoryForecast:
         e.free(gradient)
         e.mark("end of step")
     e.write(str(folder / "events.bin"))
-    job = Job("m.py:net", "m.py:batch", 8, wrap=("Block",))
-    return forecast(Replay(read(folder / "events.bin", e.header()), {}), job, None)
+    job = Job("m.py:net", "m.py:batch", 8, api=api, wrap=("Block",))
+    return forecast(Replay(read(folder / "events.bin", e.header()), about), job, None)
 
 
 def test_what_a_step_frees_is_no_optimizer_state(tmp_path: Path) -> None:
@@ -64,3 +66,13 @@ def test_a_preparation_below_the_peak_adds_nothing(tmp_path: Path) -> None:
     found = predicted(tmp_path, 1, 1)
     assert (found.allocated, found.preparation) == (80 * MIB, 11 * MIB)
     assert found.needed == found.allocated + found.margin + found.overhead.total
+
+
+def test_tied_weights_that_are_made_apart_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"name": "embed.weight", "shape": [100, 8], "other_names": ["head.weight"]},
+        {"name": "norm.weight", "shape": [8], "other_names": []},
+    ]
+    told = [predicted(tmp_path, 1, 60, api, parameters=rows).assumptions for api in ("fsdp2", "fsdp1")]
+    assert told[0] == () and [a.place for a in told[1]] == ["embed.weight"]
+    assert "head.weight" in told[1][0].what and "800 parameters less" in told[1][0].what
