@@ -53,8 +53,8 @@ def container_wrapped(facts: Facts, options: Options) -> Iterator[Finding]:
     """
     plan = facts[UnitPlan]
     found = [i for i, u in enumerate(plan.units) if u.container]
-    if not found:
-        yield ok("each unit has a forward")
+    if plan.api == "ddp" or not found:
+        yield ok("DDP gathers nothing" if found else "each unit has a forward")
         return
     inner = [k.kind for i in found for k in plan.units[i].inner[:1]]
     kept = wrapped(plan, without=[plan.units[i].kind for i in found])

@@ -132,8 +132,12 @@ def quantised(facts: Facts, options: Options) -> Iterator[Finding]:
     """
     plan = facts[UnitPlan]
     odd = [p for p in plan.parameters if not p.ignored and (p.dtype not in ITEM or p.kind not in PLAIN)]
-    if not odd:
-        yield ok("all parameters are plain and of floating-point dtypes")
+    if plan.api == "ddp" or not odd:
+        yield ok(
+            "DDP replicates parameters as they are stored"
+            if odd
+            else "all parameters are plain and of floating-point dtypes"
+        )
         return
     integers = [p for p in odd if "int" in p.dtype or p.dtype == "bool"]
     kinds = ", ".join(sorted({f"{p.kind} of {p.dtype}" for p in odd}))

@@ -57,7 +57,7 @@ def devices(facts: Facts, options: Options) -> Iterator[Finding]:
             yield info(found, expected=expected, fix=fix, subject=subject)
         else:
             yield warn(found, expected, fix=fix, subject=subject)
-    elif real:
+    elif real and plan.api != "ddp":
         held = sum(p.elements * p.item_bytes for p in real)
         yield info(
             f"the function builds all {count(plan.elements)} parameters on {real[0].device}: each rank of a "

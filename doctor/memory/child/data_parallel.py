@@ -26,6 +26,11 @@ FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Bytes; torch's own defaults."""
 BROADCAST, IN_FLIGHT = 250 << 20, 2
 """Bytes of tensors that are broadcast together, and how many of such copies there are at a time."""
+UNFINISHED = (
+    "Expected to have finished reduction in the prior iteration before starting a new one: "
+    "find_unused_parameters=True allows parameters without a gradient"
+)
+LISTED = 4
 OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 
 
@@ -50,6 +55,7 @@ class DataParallel:
         cap = int(float(given["bucket_cap_mb"]) * (1 << 20)) if given.get("bucket_cap_mb") else BUCKET
         self._limits = [cap if given.get("bucket_cap_mb") else FIRST_BUCKET, cap]
         self._ready: list[Any] = []
+        self._all_may_miss = unused or static
         self._rebuilt = unused  # torch lays buckets out anew only where it expects every gradient
         self._sync, self._learning, self._queued = True, static, False
         self._agreed = False
@@ -71,7 +77,12 @@ class DataParallel:
             self._sync = True
 
     def before_forward(self) -> None:
-        """The iteration after the first whose order is known finds the buckets in that order."""
+        """The iteration after the first whose order is known finds the buckets in that order.
+
+        Raises what torch raises where the one before left gradients out that are waited for.
+        """
+        if self._ready and not self._all_may_miss:
+            self._complete()
         if not self._rebuilt and self._ready:
             self._rebuilt = True
             order = list(dict.fromkeys(self._ready))
@@ -81,6 +92,13 @@ class DataParallel:
         if not self._agreed:
             self._broadcast(list(self._model.buffers()))
         self._agreed = not self._sync
+
+    def _complete(self) -> None:
+        came = {id(p) for p in self._ready}
+        absent = [n for n, p in self._model.named_parameters() if p.requires_grad and id(p) not in came]
+        if absent:
+            more = f" and {len(absent) - LISTED} more" if len(absent) > LISTED else ""
+            raise RuntimeError(f"{UNFINISHED}: {', '.join(absent[:LISTED])}{more}")
 
     def _came(self, parameter: Any) -> None:
         if not self._sync:

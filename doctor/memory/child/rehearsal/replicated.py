@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.utils import _to_kwargs
 
 from ..data_parallel import OPTIONS, DataParallel
-from .devices import CUDA, DeviceTracker
+from .devices import CUDA, GPU, DeviceTracker
 from .notes import Notes
 
 RULES = "DistributedDataParallel: its reducer is C++, and followed by its rules"
@@ -63,12 +64,15 @@ def install(tracker: DeviceTracker, notes: Notes) -> None:
             notes.add("assumed", "DistributedDataParallel: what it is to ignore has its place in buckets")
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        if self.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self._rules.before_forward()
-        return args, kwargs
+        if self.device_ids is None:
+            return args, kwargs
+        moved, named = _to_kwargs(args, kwargs, GPU, False)
+        return moved[0], named[0]
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begin(self)
+        args, kwargs = begin(self, *args, **kwargs)
         return self.module(*args, **kwargs)
 
     def state(self: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.distributed.utils import _to_kwargs
 
 from . import replicated
 from .devices import GPU, DeviceTracker, fake_buffers, translated
@@ -42,6 +43,25 @@ def _fully_shard(tracker: DeviceTracker) -> None:
         for named, owner in list(sys.modules.items()):
             if named.startswith("torch.distributed.") and vars(owner).get(real.__name__) is real:
                 setattr(owner, real.__name__, function)
+    _inputs()
+
+
+def _inputs() -> None:
+    """The root moves what it is called with to its device where that is a GPU; "cpu" is none to torch."""
+    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+    kind: Any = FSDPState
+    real = kind._root_pre_forward
+
+    def before(self: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        root = self._state_ctx.iter_forward_root is None
+        args, kwargs = real(self, module, args, kwargs)
+        if not root or self._device != GPU or not (args or kwargs):
+            return args, kwargs
+        moved, named = _to_kwargs(args, kwargs, GPU, False)
+        return moved[0], named[0]
+
+    kind._root_pre_forward = before
 
 
 def _fully_sharded(tracker: DeviceTracker, notes: Notes) -> None:
