@@ -26,11 +26,37 @@ JOBS = {
 }
 
 
+MOVING = """
+import torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x.to("cuda:0")).mean()
+def net():
+    return Net(64, 64)
+def batch(device):
+    return torch.zeros(2, 64, device=device)
+"""
+
+
 @pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EventList]:
-    found = replayed(list(JOBS.values()), tmp_path_factory.mktemp("reckoned"), 110)
-    assert all(isinstance(f, EventList) for f in found), found
-    return dict(zip(JOBS, found, strict=True))  # type: ignore[arg-type]
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EventList | str]:
+    folder = tmp_path_factory.mktemp("reckoned")
+    (folder / "moving.py").write_text(MOVING)
+    moving = Job(f"{folder}/moving.py:net", f"{folder}/moving.py:batch", 8)
+    found = replayed([*JOBS.values(), moving], folder, 110)
+    return dict(zip([*JOBS, "moving"], found, strict=True))
+
+
+@pytest.fixture
+def events(answers: dict[str, EventList | str]) -> dict[str, EventList]:
+    told = {n: a for n, a in answers.items() if isinstance(a, EventList)}
+    assert told.keys() == JOBS.keys(), answers
+    return told
+
+
+def test_a_forward_that_asks_for_a_gpu_is_told(answers: dict[str, EventList | str]) -> None:
+    said = str(answers["moving"])
+    assert "a tensor is put on cuda:0" in said and "leave the device to the doctor" in said
 
 
 def test_ddp_computes_checkpointed_activations_again(events: dict[str, EventList]) -> None:

@@ -7,7 +7,7 @@ import traceback
 
 from .subclasses import failed
 
-NO_GPU = ("not compiled", "not linked", "nvidia driver", "_cuda_")
+NO_GPU = ("not compiled", "not linked", "nvidia driver", "_cuda_", "a tensor is put on")
 WHILE_BUILT = "while the model is built"
 """What a refused connection says; libraries wrap the exception in ones of their own."""
 OFFLINE = (

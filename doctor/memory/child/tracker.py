@@ -63,6 +63,8 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        if "device" in kwargs:
+            self._placed(kwargs["device"])
         if self._pending is not None:
             self._settle()
         self.running = func
@@ -97,6 +99,12 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
             self._pending = (operand.ref, id(operand), out.untyped_storage()._cdata)
         values.follow(func, args, kwargs, out)
         return out
+
+    def _placed(self, device: Any) -> None:
+        """Refuse another device: autograd would end the process over a tensor of one that is not there."""
+        if device is not None and device.type not in ("cpu", "meta"):
+            self.failed_in = self.where.words()
+            raise RuntimeError(f"a tensor is put on {device}")
 
     def _allocate(
         self, func: Any, operator: str, args: Any, kwargs: Any, out: Any, share: int | None
