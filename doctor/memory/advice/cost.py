@@ -51,7 +51,7 @@ class Work:
     @property
     def moving(self) -> float:
         """Seconds that communication takes."""
-        return self.inside / self.nvlink + self.between / (costs.NETWORK_GBPS * 1e9)
+        return self.inside / self.nvlink + self.between / _network(self.nvlink)
 
     @property
     def hides(self) -> bool:
@@ -175,12 +175,18 @@ def size(n: float) -> str:
     return f"{n / 2**30:.2f} GiB" if n >= 1 << 30 else f"{n / 2**20:.1f} MiB"
 
 
+def _network(ring: float) -> float:
+    """Bytes per second between nodes: a ring over several nodes passes through each of them, too."""
+    return min(costs.NETWORK_GBPS * 1e9, ring)
+
+
 def basis(gpu: Product | None) -> str:
     """What the estimates stand on."""
-    ring = f"{_ring(gpu) / 1e9:.0f} GB/s inside a node"
+    ring = _ring(gpu)
     known = gpu is not None and any(re.search(r.pattern, gpu.name) for r in COMPUTE_RATES)
     name = f"the rate of {gpu.name}" if gpu is not None and known else "an A100's rate"
     return (
-        f"slowdowns are estimates: FLOPs of one forward at {name}, bytes counted from the plan, {ring}, "
-        f"{costs.NETWORK_GBPS:.0f} GB/s per rank between nodes, communication behind compute"
+        f"slowdowns are estimates: FLOPs of one forward at {name}, bytes counted from the plan, "
+        f"{ring / 1e9:.0f} GB/s inside a node, {_network(ring) / 1e9:.0f} GB/s per rank between nodes, "
+        "communication behind compute"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fsdp_doctor.memory.advice.advise import order
@@ -41,3 +43,8 @@ def test_more_gpus_come_after_what_needs_none() -> None:
     ]
     names = [change.words for change, _ in sorted(found, key=order)]
     assert names == ["fused", "checkpoint", "on the host", "twice the ranks"]
+
+
+def test_nodes_without_nvlink_are_no_faster_between_them_than_inside() -> None:
+    inside = Work(3, 1.0, 1e12, 9e11, 0.0, 0.0, 0.0, 18e9)
+    assert replace(inside, inside=0.0, between=9e11).moving == inside.moving
