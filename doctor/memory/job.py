@@ -9,6 +9,8 @@ APIS = ("fsdp2", "fsdp1", "ddp")
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 RESHARD = "RESHARD_INT:"
+UNSHARDED = ("FULL_SHARD", "NO_SHARD")
+"""What --strategy may say of ddp: nothing, which is the default, or what it does."""
 PREFETCHES = ("pre", "post", "none")
 DDP_FLAGS = {
     "bucket_cap_mb": "--bucket-cap-mb",
@@ -119,8 +121,9 @@ class Job:
             raise JobError(f"--shard-size with fsdp1 needs --strategy HYBRID_SHARD, not {self.strategy}")
         if self.api == "ddp" and (self.param_dtype or self.reduce_dtype):
             raise JobError("--param-dtype and --reduce-dtype are FSDP's: with ddp take --autocast or --dtype")
-        if self.api == "ddp" and self.shard_size is not None:
-            raise JobError("--shard-size: ddp shards nothing")
+        if self.api == "ddp" and (self.shard_size is not None or self.strategy not in UNSHARDED):
+            said = "--shard-size" if self.shard_size is not None else f"--strategy {self.strategy}"
+            raise JobError(f"{said}: ddp shards nothing")
         if self.api == "ddp" and (self.offload or self.wrap or self.ignored):
             raise JobError("--api ddp has neither units (--wrap, --ignored-modules) nor --offload")
         if self.api != "fsdp1" and not self.use_orig_params:
@@ -169,8 +172,9 @@ class Job:
 
     @property
     def groups(self) -> int:
-        """NCCL communicators that the run opens."""
-        return 2 if self.shard_group not in (1, self.world_size) else 1
+        """NCCL communicators that the run opens: one more for replicas, and for RESHARD_INT's k ranks."""
+        replicas = self.shard_group not in (1, self.world_size)
+        return 1 + replicas + (self.reshard not in (None, self.shard_group))
 
     def to_json(self) -> dict[str, object]:
         """For the child."""

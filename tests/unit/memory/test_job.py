@@ -25,6 +25,7 @@ def job(**more: object) -> Job:
         ({"api": "fsdp1", "shard_size": 4}, "HYBRID_SHARD"),
         ({"api": "ddp", "wrap": ("Block",)}, "neither units"),
         ({"api": "ddp", "offload": True}, "nor --offload"),
+        ({"api": "ddp", "strategy": "HYBRID_SHARD"}, "HYBRID_SHARD: ddp shards nothing"),
     ],
 )
 def test_refused(more: dict[str, object], words: str) -> None:
@@ -37,7 +38,9 @@ def test_refused(more: dict[str, object], words: str) -> None:
     [
         ({}, 8, 1),
         ({"shard_size": 4}, 4, 2),
-        ({"strategy": "RESHARD_INT:4"}, 8, 1),
+        ({"strategy": "RESHARD_INT:4"}, 8, 2),
+        ({"strategy": "RESHARD_INT:8"}, 8, 1),
+        ({"strategy": "RESHARD_INT:2", "shard_size": 4}, 4, 3),
         ({"api": "ddp", "strategy": "NO_SHARD"}, 1, 1),
         ({"api": "fsdp1", "strategy": "NO_SHARD"}, 1, 1),
         ({"api": "fsdp1", "strategy": "HYBRID_SHARD", "world_size": 64}, 8, 2),
