@@ -47,7 +47,7 @@ def run(program: str, tmp_path: Path, body: str) -> str:
 
 
 BODY = """
-import glob, pathlib, shutil, tempfile
+import glob, pathlib, shutil, sqlite3, tempfile
 import pytest
 
 (pathlib.Path(out) / "new").mkdir()
@@ -71,6 +71,17 @@ with pytest.raises(FileNotFoundError):
     open(out + "/tree/deep/f")
 os.makedirs(out + "/tree/again")
 assert os.listdir(out + "/tree") == ["again"]
+pathlib.Path(out, "tree", "step").touch()
+pathlib.Path(out, "tree", "latest").symlink_to("step")
+assert pathlib.Path(out, "tree", "latest").exists()
+with tempfile.NamedTemporaryFile(dir=out + "/tree", delete=False) as f:
+    f.write(b"t")
+assert open(f.name).read() == "t" and os.path.dirname(f.name) == out + "/tree"
+assert not any(n["path"] == out + "/tree" and n["how"] == "file" for n in notes.paths())
+database = sqlite3.connect(out + "/runs.db")
+database.execute("create table steps (n int)")
+database.commit()
+assert os.path.getsize(out + "/runs.db")
 with pytest.raises(FileExistsError):
     os.mkdir(out)
 with pytest.raises(FileNotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from subprocess import CalledProcessError
 from typing import Any
@@ -14,6 +15,8 @@ UNSUPPORTED = ("UnsupportedOperatorException", "DynamicOutputShapeException", "D
 ABSENT = "invalid device ordinal"
 NUMBERED = "Cannot access accelerator device when none is available"
 """What a torch without CUDA says of `torch.device(0)`, which nothing here can answer for it."""
+NATIVE = ("Permission denied", "unable to open database file", "Parent directory", "Read-only file system")
+"""What libraries say of files that they open themselves, when Landlock refuses or a folder is redirected."""
 ASSERTED = "CUDA error: device-side assert triggered"
 OFFLINE = ("offline", "couldn't connect", "could not connect", "Max retries", "no network")
 
@@ -53,6 +56,9 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
     if who:
         kind = "scheduler"
         text += f", which {who} sets: put `{who} …` with its nodes and tasks before the command, or set it"
+    if kind == "script" and _refused_file(error):
+        kind = "refused"
+        text += "; native code may write in the rehearsal's folder alone"
     blamed = rehearsal.programs.blamed(error) if kind == "script" and rehearsal.programs is not None else None
     if blamed is not None:
         kind, place = "program", place or blamed[1]
@@ -70,6 +76,14 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
         "phase": rehearsal.steps.phase if rehearsal.steps is not None else "",
         "step": rehearsal.steps.step if rehearsal.steps is not None else 0,
     }
+
+
+def _refused_file(error: BaseException) -> bool:
+    """Whether code that is not Python's own was kept from a file that it would write."""
+    file = getattr(error, "filename", None)
+    if isinstance(file, str) and os.path.exists(file) and not os.access(file, os.R_OK):
+        return False
+    return any(words in str(error) for words in NATIVE)
 
 
 def _chain(error: BaseException) -> Any:

@@ -51,6 +51,7 @@ def install(overlay: Overlay) -> None:
 
     module.scandir = scandir
     _trees(overlay)
+    _databases(overlay)
 
 
 def _opening(overlay: Overlay) -> None:
@@ -103,6 +104,8 @@ def _changer(overlay: Overlay, real: Any) -> Any:
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         full = overlay._absolute(path)
         if full is not None and not _lexists(overlay._place(full)):
+            if not _lexists(overlay.reading(path)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
             return None  # of a file that is not the rehearsal's
         return real(path if full is None else overlay._place(full), *args, **kwargs)
 
@@ -152,3 +155,26 @@ def _trees(overlay: Overlay) -> None:
 
     module: Any = shutil
     module.rmtree = rmtree
+
+
+def _databases(overlay: Overlay) -> None:
+    """SQLite opens its files itself: a run's database is one of the rehearsal's, a large one is only read."""
+    try:
+        import sqlite3
+    except ImportError:  # a Python that was built without it
+        return
+    real = sqlite3.connect
+
+    def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
+        name = os.fsdecode(database)
+        if name in ("", ":memory:") or kwargs.get("uri"):
+            return real(database, *args, **kwargs)
+        try:
+            database = overlay.writing(database, "file", keep=True)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+        return real(database, *args, **kwargs)
+
+    module: Any = sqlite3
+    module.connect = module.dbapi2.connect = connect

@@ -39,7 +39,8 @@ def _fully_shard(tracker: DeviceTracker) -> None:
             fake_buffers(tracker, part)
         return states(modules, *args, **kwargs)
 
-    for function, real in ((from_mesh, device), (managed, states)):
+    pairs: tuple[tuple[Any, Any], ...] = ((from_mesh, device), (managed, states))
+    for function, real in pairs:
         for named, owner in list(sys.modules.items()):
             if named.startswith("torch.distributed.") and vars(owner).get(real.__name__) is real:
                 setattr(owner, real.__name__, function)
