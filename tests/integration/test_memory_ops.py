@@ -29,7 +29,7 @@ EXACT = (
 IN_ORDER = (
     "embedding ", "embedding_bag", "sdpa bf16 b2h16q512k512d128 kv4 bias", "batch_norm", "layer_norm", "group_norm",
     "instance_norm", "rms_norm", "huber", "logsumexp", "unfold", "fold", "index ", "index_put", "grouped_mm",
-    "softmax", "cross_entropy", "sort bf16", "sdpa fp32",
+    "softmax", "cross_entropy", "sort bf16", "sdpa fp32", "topk", "cdist", "multi_margin fp32",
 )  # fmt: skip
 """Calls of which every block is met in its order."""
 REFUSED = {"gaussian_nll", "multi_margin"}

@@ -78,6 +78,11 @@ def scan_space(n: int, item: int = 8) -> int:
     return _scanned(n, 896 if item == 8 else 1920, 16 if item == 8 else 8)
 
 
+def counted_space(n: int) -> int:
+    """Bytes for running sums of n counts by key; as `sort_space`."""
+    return _scanned(n, 2688)
+
+
 def _scanned(n: int, at_once: int, each: int = 16) -> int:
     """What cub's pass over n elements notes: 16 bytes for each tile, and for a warp more."""
     return 511 + _parts((-(-n // at_once) + 32) * each)

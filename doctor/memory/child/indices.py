@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .course import Course, nbytes, scan_space, sort_space, unique_space
+from .course import Course, counted_space, nbytes, scan_space, sort_space, unique_space
 
 LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 """Rows, and the length of a row from which several blocks look for its largest values."""
@@ -77,7 +77,7 @@ def _sorted(course: Course, go: Any, n: int, rows: int) -> Course:
     return course.take(*sums)
 
 
-def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
+def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int] | Course:
     """Counts of digits, where several blocks share the rows: few long rows, or very many."""
     long = int(x.shape[dim]) if x.dim() else 1
     rows = int(x.numel()) // max(1, long)
@@ -85,7 +85,9 @@ def topk(x: Any, k: Any, dim: int = -1, *_: Any, **__: Any) -> Sequence[int]:
     if long < shared:
         return ()
     blocks = rows * -(-long // 16384)
-    return (4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
+    counts = (512 * blocks, 1024 * blocks, 4 * blocks, 4 * blocks)
+    course = Course().results().take(int(x.element_size()) * rows, 8 * rows, 8 * rows, *counts)
+    return course.lend(counted_space(blocks)).lend(counted_space(blocks))
 
 
 def sort(x: Any, *args: Any, **kwargs: Any) -> Sequence[Any]:

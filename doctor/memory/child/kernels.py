@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import attention_spaces, convolutions, indices, norms, rows, transforms, used
+from . import attention_spaces, convolutions, distances, indices, norms, rows, transforms, used
 from .course import Course, nbytes, stages
 from .order import Packing
 from .reductions import buffers
@@ -73,6 +73,7 @@ class Kernels:
             "sort": indices.sort,
             "_scaled_dot_product_efficient_attention": attention_spaces.efficient_forward,
             **transforms.RULES,
+            **distances.RULES,
             **dict.fromkeys(SUMS, self._reduction),
             **dict.fromkeys(CHOICES, self._choice),
         }

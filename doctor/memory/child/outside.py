@@ -19,6 +19,7 @@ aten = torch.ops.aten
 CHOICES = (aten.where.self,)
 """Operators that take a number to the GPU first."""
 INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+ARITHMETIC = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.div.Tensor_mode)
 MOST = 1 << 12
 """Elements of a list by which a tensor is indexed."""
 
@@ -29,6 +30,11 @@ def number(tracker: Tracker, t: Any) -> bool:
         return False
     entry = tracker.live.get(t.untyped_storage()._cdata)
     return entry is None or entry.host
+
+
+def reckoned(func: Any, first: Any) -> bool:
+    """Whether numbers alone are reckoned with, as in `torch.div(3, 2)`."""
+    return func in ARITHMETIC and isinstance(first, (int, float))
 
 
 def moved(tracker: Tracker, func: Any, args: Any, out: Any) -> Iterator[int]:

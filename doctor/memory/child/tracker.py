@@ -171,6 +171,8 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         if self.host:
             return True
         first = args[0] if args else None
+        if outside.reckoned(func, first):
+            return True
         if not self.any_host and not (isinstance(first, torch.Tensor) and outside.number(self, first)):
             return False
         inputs = list(tensors((args, kwargs)))
