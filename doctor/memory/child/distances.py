@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .course import Course, nbytes
@@ -44,7 +44,7 @@ def margins(
     return (int(x.shape[0]) * int(x.element_size()),) if x.dim() == 2 and reduction else ()
 
 
-RULES = {
+RULES: dict[str, Callable[..., Sequence[int] | Course]] = {
     "_euclidean_dist": euclidean,
     "_cdist_backward": cdist_backward,
     "affine_grid_generator": grid,

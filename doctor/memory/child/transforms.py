@@ -49,7 +49,7 @@ def rolled(x: Any, _shifts: Any, dims: Any = (), *_: Any) -> Course:
     course, size = Course(), nbytes(x)
     copy = course.hold(0 if x.is_contiguous() else size)
     turns = max(1, len(dims))
-    for _ in range(turns - 1):
+    for _turn in range(turns - 1):
         course.take(size).give(*copy)
         copy = [course.taken]
     return course.results().give(*copy)
