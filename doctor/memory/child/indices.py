@@ -21,11 +21,17 @@ MANY_TO_A_SEGMENT = 64
 """Indices to a row of the table from which its gradient needs no parts; seen at 128, not at 16."""
 
 
+def embedding(weight: Any, indices: Any, *_: Any, **__: Any) -> Course:
+    """A copy of indices that were spread, such as positions for every sample, while rows are chosen."""
+    spread = indices.dim() > 1 and not indices.is_contiguous()
+    return Course().take(nbytes(indices) if spread else 0).results()
+
+
 def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int] | Course:
     """A copy of what is not contiguous; where the indices are sorted, parts of sums (Embedding.cu)."""
     n = int(indices.numel())
-    course = _side_by_side(go)
-    return _sorted(course, go, n, int(rows)) if n > SORTED_FROM else course.results()
+    course, copied = _side_by_side(go), 0 if indices.is_contiguous() else nbytes(indices)
+    return _sorted(course, go, n, int(rows), copied) if n > SORTED_FROM else course.take(copied).results()
 
 
 def bag_results(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
@@ -60,9 +66,8 @@ def _side_by_side(go: Any) -> Course:
     return Course().take(0 if go.is_contiguous() else nbytes(go))
 
 
-def _sorted(course: Course, go: Any, n: int, rows: int) -> Course:
+def _sorted(course: Course, go: Any, n: int, rows: int, copied: int = 0) -> Course:
     """Go on with a course: sort, find the segments, add up their parts."""
-    before = course.taken
     segments = min(n, rows)
     parts = n // ROWS_PER_THREAD + segments
     width = 4 * int(go.shape[-1])
@@ -71,8 +76,12 @@ def _sorted(course: Course, go: Any, n: int, rows: int) -> Course:
         n // segments >= MANY_TO_A_SEGMENT
     ):  # by the segment of each part, to the gradient at once if it is fp32
         sums = [8 * parts, segments * width if go.element_size() == 2 else 0]
-    course.take(8 * n, 8 * n, 8 * n).lend(sort_space(n)).give(before + 3).results()
-    course.take(8 * n, 8, 8 * n).lend(unique_space(n)).give(before + 7)
+    course.take(8 * n, 8 * n, copied, 8 * n)
+    places = course.taken
+    course.lend(sort_space(n)).give(places).results()
+    course.take(8 * n, 8, 8 * n)
+    firsts = course.taken
+    course.lend(unique_space(n)).give(firsts)
     course.take(8 * segments, 8 * segments).lend(scan_space(segments)).take(8, 8 * parts)
     return course.take(*sums)
 

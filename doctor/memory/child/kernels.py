@@ -45,6 +45,7 @@ class Kernels:
             "_scaled_dot_product_cudnn_attention": attention_spaces.cudnn_forward,
             "_scaled_dot_product_cudnn_attention_backward": attention_spaces.cudnn_backward,
             "_scaled_dot_product_efficient_attention_backward": attention_spaces.efficient_backward,
+            "embedding": indices.embedding,
             "embedding_dense_backward": indices.embedding_backward,
             "_embedding_bag_backward": indices.bag_backward,
             "im2col": _im2col,
