@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,27 @@ def net():
 def batch(device):
     return torch.zeros(2, 64, device=device)
 """
+ROUTED = """
+import torch
+from torch.nn.functional import one_hot
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(64, 4)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+    def forward(self, x):
+        mask = one_hot(self.gate(x).topk(2).indices, 4).permute(2, 1, 0)
+        out = torch.zeros_like(x)
+        for e in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():  # as transformers has it
+            _, rows = torch.where(mask[e].squeeze(0))
+            out.index_add_(0, rows, self.experts[int(e)](x[rows]))
+        rows = torch.zeros(len(x), 4).scatter(1, self.gate(x).topk(2).indices, 1.0)[:, 0].nonzero()[:, 0]
+        return (out + self.gate(x).mean()).mean() + self.experts[0](x[rows]).mean()
+def net():
+    return Net()
+def batch(device):
+    return torch.zeros(512, 64, device=device)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +65,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EventList | s
     folder = tmp_path_factory.mktemp("reckoned")
     (folder / "moving.py").write_text(MOVING)
     moving = Job(f"{folder}/moving.py:net", f"{folder}/moving.py:batch", 8)
-    found = replayed([*JOBS.values(), moving], folder, 110)
-    return dict(zip([*JOBS, "moving"], found, strict=True))
+    (folder / "routed.py").write_text(ROUTED)
+    routed = Job(f"{folder}/routed.py:net", f"{folder}/routed.py:batch", 8, imbalance=3.0)
+    found = replayed([*JOBS.values(), moving, routed], folder, 110)
+    result = json.loads((folder / str(len(JOBS) + 1) / "result.json").read_text())
+    assumed = "\n".join(f"{a['what']} x {a['times']}" for a in result.get("assumed", []))
+    return dict(zip([*JOBS, "moving", "assumed"], [*found[:-1], assumed], strict=True))
 
 
 @pytest.fixture
@@ -73,3 +99,15 @@ def test_a_state_that_is_made_with_the_optimizer_is_state(events: dict[str, Even
     assert parts["optimizer state"] == (LAYERS + 2) * MATRIX // 8
     assert parts["batch"] == ROWS * 2048 * 4
     assert [m.after for m in answer.timeline if m.phase == "end of step"] == [answer.steady, answer.steady]
+
+
+def test_each_expert_that_is_met_gets_its_share(answers: dict[str, EventList | str]) -> None:
+    """512 tokens choose 2 of 4 experts: 256 each; the busiest gets 3 times that at most, which are all tokens."""
+    said = str(answers["assumed"]).splitlines()
+    rows = [w for w in said if w.startswith("nonzero: ") and not w.startswith("nonzero: 4 of 4 ")]
+    assert rows == [
+        "nonzero: 170 of 1024 elements x 6",
+        "nonzero: 512 of 1024 elements x 2",
+        "nonzero: 170 of 512 elements x 2",
+    ]
+    assert not any("item" in w for w in said)  # the experts' numbers are known

@@ -13,15 +13,19 @@ import torch
 PASSED = ("_to_copy", "clone", "detach", "any", "gt", "ne", "sum")
 COUNTED = ("any", "sum")
 """What reduces a mask: the share of what is not zero grows with the elements that are taken together."""
+EXPERTS = 4096
+"""Experts up to which those that are met have numbers."""
 UNKNOWN = 0.5
 """Share of a mask of which nothing is known."""
 
 
 class Choice:
-    """One choice among `experts`, and how many of their masks have been asked for."""
+    """One choice of `each` different ones among `experts`, and how many of its masks were asked for."""
 
-    def __init__(self, experts: int) -> None:
+    def __init__(self, experts: int, each: int = 1) -> None:
         self.experts, self._asked = max(1, int(experts)), 0
+        self._most = self.experts / max(1, int(each))
+        """Times its share where every token chooses it: none does so twice."""
 
     def factor(self, imbalance: float) -> float:
         """Times the balanced share that the next expert gets.
@@ -29,7 +33,7 @@ class Choice:
         The last one is the busiest: what the others keep for backward is there by then.
         """
         self._asked += 1
-        busiest = min(imbalance, float(self.experts))
+        busiest = min(imbalance, self._most)
         if self.experts == 1 or self._asked % self.experts == 0:
             return busiest
         return (self.experts - busiest) / (self.experts - 1)
@@ -40,7 +44,7 @@ def follow(func: Any, args: Any, out: Any) -> None:
     name = func._schema.name.partition("::")[2]
     if name in ("topk", "sort") and args:
         dim = args[2] if len(args) > 2 and name == "topk" else -1
-        out[1]._choice = Choice(args[0].shape[dim])
+        out[1]._choice = Choice(args[0].shape[dim], args[1] if name == "topk" else 1)
     elif name in ("argmax", "argmin") and isinstance(out, torch.Tensor):
         among = args[0].shape[args[1]] if len(args) > 1 and args[1] is not None else args[0].numel()
         out._choice = Choice(among)
@@ -48,9 +52,12 @@ def follow(func: Any, args: Any, out: Any) -> None:
         sources = args[:2] if name == "eq" else args[2:3]
         choice = next((c for c in (getattr(s, "_choice", None) for s in sources) if c is not None), None)
         if choice is not None:
-            out._choice, out._share = choice, 1 / choice.experts
+            out._choice, out._share, out._whole = choice, 1 / choice.experts, True
+            if name != "eq" and out.numel():  # a row of experts has as many marks as were chosen
+                out._share = args[2].numel() / out.numel()
     elif isinstance(out, torch.Tensor) and args and isinstance(args[0], torch.Tensor):
-        if not (func.is_view or name in PASSED):
+        chosen = name == "index" and getattr(args[0], "_share", None) is not None  # the mask of an expert
+        if not (func.is_view or name in PASSED or chosen):
             return
         choice, share = getattr(args[0], "_choice", None), getattr(args[0], "_share", None)
         if choice is not None:
@@ -58,13 +65,14 @@ def follow(func: Any, args: Any, out: Any) -> None:
         if share is not None:
             grown = name in COUNTED and out.numel()
             out._share = min(1.0, share * args[0].numel() / out.numel()) if grown else share
+            out._whole = getattr(args[0], "_whole", False) and out._share == share
 
 
 def count(mask: Any, imbalance: float) -> int:
     """Elements of a mask that are taken to be set."""
     share, choice = getattr(mask, "_share", UNKNOWN), getattr(mask, "_choice", None)
     elements = int(mask.numel())
-    if choice is not None and abs(share * choice.experts - 1) < 1e-9:
+    if choice is not None and getattr(mask, "_whole", False):
         share *= choice.factor(imbalance)
     return min(elements, max(1, int(elements * share)))
 

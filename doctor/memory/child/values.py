@@ -124,6 +124,9 @@ def _nonzero(tracker: Tracker, func: Any, args: Any, kwargs: Any) -> Answer:
         n = _count(tracker, mask)
         tracker.assumed.note("nonzero", f"{n} of {mask.numel()} elements")
         out = torch.empty((n, mask.dim()), dtype=torch.long)
+        if n == mask.numel() and n <= shares.EXPERTS:  # every expert is met: each of them by its number
+            with torch._C._DisableTorchDispatch():
+                out._doctor_value = torch.ones(mask.shape).nonzero()
     tracker.watch(out.untyped_storage(), "aten::nonzero")
     return Answer(out)
 
