@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fsdp_doctor.memory.child.rehearsal import programs, schedulers
-from fsdp_doctor.memory.child.rehearsal.notes import Refusal
+from fsdp_doctor.memory.child.rehearsal import libraries, programs, schedulers
+from fsdp_doctor.memory.child.rehearsal.notes import Notes, Refusal
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,18 @@ def test_a_launcher_under_srun_is_one_task_of_its_node() -> None:
     assert (told["SLURM_NTASKS"], told["SLURM_NNODES"], told["SLURM_GPUS_ON_NODE"]) == ("2", "2", "8")
     assert "SLURM_JOB_ID" not in told and schedulers.variables({"scheduler": ""}, {}) == {}
     assert schedulers.setter(KeyError("SLURM_PROCID")) == "srun" and schedulers.setter(KeyError("x")) == ""
+
+
+def test_ranks_of_a_notebook_are_one_in_this_process() -> None:
+    class Launch:
+        def __init__(self, config: object, entrypoint: object) -> None:
+            self._config, self._entrypoint = config, entrypoint
+
+    notes, ranks = Notes(), SimpleNamespace(nproc_per_node=8)
+    libraries._launched_here(SimpleNamespace(elastic_launch=Launch), notes)
+    launched: Any = Launch(ranks, lambda steps: steps + 1)
+    assert launched(4) == {0: 5}
+    assert "8 ranks" in str(notes.listed("handled")[0]["what"])
+    program: Any = Launch(ranks, "train.py")
+    with pytest.raises(Refusal):
+        program()

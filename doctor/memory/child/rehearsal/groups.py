@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from .. import values
-from .notes import Notes, Refusal, by_torch
+from .notes import Notes, by_torch
 
 GROUPS_COUNTED = ("new_group", "split_group")
 MOVES = os.path.join("distributed", "tensor", "_api.py")
@@ -33,7 +33,7 @@ class Ranks:
         """Replace what speaks to other ranks. Holds for the whole process."""
         self._everywhere("init_process_group", self._start)
         self._everywhere("get_backend", self._backend(c10d.get_backend))
-        for name in ("barrier", "monitored_barrier"):
+        for name in ("barrier", "monitored_barrier", "_set_pg_timeout"):
             self._everywhere(name, lambda *_, **__: None)
         import torch.distributed.device_mesh as meshes
 
@@ -226,34 +226,3 @@ def _shards_of(metadata: Any, rank: int) -> Any:
         if rank and shard.placement is not None:
             shard.placement._rank = rank
     return theirs
-
-
-def refuse_unmodelled() -> None:
-    """Parallelism whose ranks differ, or whose collectives change shapes: rank 0 stands for no other."""
-
-    def refuse(owner: Any, name: str, what: str) -> None:
-        if hasattr(owner, name):
-
-            def refused(*_: Any, **__: Any) -> Any:
-                raise Refusal("refused", f"{what} is not rehearsed: {name} was called")
-
-            setattr(owner, name, refused)
-
-    import torch.distributed.tensor.parallel as tp
-
-    for owner in (tp, getattr(tp, "api", None)):
-        if owner is not None:
-            refuse(owner, "parallelize_module", "tensor parallelism")
-    try:
-        import torch.distributed.tensor.experimental as experimental
-
-        refuse(experimental, "context_parallel", "context parallelism")
-    except ImportError:
-        pass
-    try:
-        import torch.distributed.pipelining as pipelining
-
-        for name in ("PipelineStage", "pipeline"):
-            refuse(pipelining, name, "pipeline parallelism")
-    except ImportError:
-        pass

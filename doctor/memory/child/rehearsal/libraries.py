@@ -39,10 +39,13 @@ def install(notes: Notes, faking: bool) -> None:
     after: dict[str, Callable[[ModuleType], None]] = {
         "safetensors.torch": lambda m: _safetensors(m, notes, faking),
         "transformers.utils.import_utils": _no_tracing,
+        "torch.distributed.launcher.api": lambda m: _launched_here(m, notes),
         "torch.distributed.optim.zero_redundancy_optimizer": lambda m: _states_of_others(m, notes),
         **dict.fromkeys(EIGHT_BIT, _eight_bit),
         **{name: _quiet(name, notes) for name in TRACKERS},
     }
+    for name in [n for n in after if n in sys.modules]:
+        after.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, _Finder(after))
     if faking:
         _compile(notes)
@@ -101,6 +104,20 @@ def _safetensors(module: Any, notes: Notes, faking: bool) -> None:
             return {k: v.to(GPU) for k, v in found.items()} if translated(device) == GPU else found
 
         module.load_file = load_file
+
+
+def _launched_here(module: Any, notes: Notes) -> None:
+    """Ranks that the script starts by torchrun's own interface, or by notebook_launcher: rank 0 runs here."""
+
+    def call(self: Any, *args: Any) -> dict[int, Any]:
+        function = self._entrypoint
+        if not callable(function):
+            raise Refusal("refused", f"the script starts a job of {function}: rehearse that itself")
+        ranks = self._config.nproc_per_node
+        notes.add("handled", f"elastic_launch of {ranks} ranks: rank 0 alone, in this process")
+        return {0: function(*args)}
+
+    module.elastic_launch.__call__ = call
 
 
 def _states_of_others(module: Any, notes: Notes) -> None:

@@ -137,7 +137,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
         raise Refused(
             "torch", f"{sys.executable} has no torch: name the Python of the training with --python"
         ) from None
-    from . import files, full_states, groups, libraries, sandbox, saving, schedulers, steps, works
+    from . import files, full_states, groups, libraries, sandbox, saving, schedulers, steps, unmodelled, works
     from .notes import Notes
     from .overlay import Overlay
     from .programs import Programs
@@ -176,7 +176,7 @@ def _prepare(rehearsal: Rehearsal) -> None:
     torch.manual_seed(0)
     ranks.install()
     works.Works().install()
-    groups.refuse_unmodelled()
+    unmodelled.refuse_unmodelled()
     saving.install(notes, step, faking)
     full_states.install(notes, rehearsal.tracker)
     libraries.install(notes, faking)
