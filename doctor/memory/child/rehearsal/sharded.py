@@ -39,11 +39,14 @@ def _fully_shard(tracker: DeviceTracker) -> None:
             fake_buffers(tracker, part)
         return states(modules, *args, **kwargs)
 
-    pairs: tuple[tuple[Any, Any], ...] = ((from_mesh, device), (managed, states))
-    for function, real in pairs:
+    pairs: tuple[tuple[str, Any, Any], ...] = (
+        ("_get_device_from_mesh", from_mesh, device),
+        ("_get_managed_states", managed, states),
+    )
+    for name, function, real in pairs:
         for named, owner in list(sys.modules.items()):
-            if named.startswith("torch.distributed.") and vars(owner).get(real.__name__) is real:
-                setattr(owner, real.__name__, function)
+            if named.startswith("torch.distributed.") and vars(owner).get(name) is real:
+                setattr(owner, name, function)
     _inputs()
 
 
