@@ -13,6 +13,7 @@ from fsdp_doctor.memory.later import with_another
 from fsdp_doctor.memory.replay import Replay
 from fsdp_doctor.memory.rules import rules_used
 from fsdp_doctor.memory.simulate import Living, Run, living, simulate, steps
+from fsdp_doctor.memory.uneven import uneven
 from fsdp_doctor.subjects.memory import (
     Assumption,
     Holder,
@@ -76,7 +77,12 @@ def forecast(done: Replay, job: Job, gpu: Product | None, another: bool = True) 
         gpu=gpu.name if gpu is not None else "",
         capacity=int(gpu.gib * GIB) if gpu is not None else None,
         timeline=_timeline(run),
-        assumptions=(*_assumptions(done.about), *_buckets(late - peak), *_untied(done.about, job)),
+        assumptions=(
+            *_assumptions(done.about),
+            *_buckets(late - peak),
+            *_untied(done.about, job),
+            *uneven(done.about, job),
+        ),
         unknown_operators=_unknown(held, _covered(done.about)),
         preparation=_preparation(run),
         rules=rules_used(done.about, gpu.sm if gpu is not None else DEFAULT_SM),

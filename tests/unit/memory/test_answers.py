@@ -70,9 +70,10 @@ def test_a_preparation_below_the_peak_adds_nothing(tmp_path: Path) -> None:
 
 def test_tied_weights_that_are_made_apart_are_told(tmp_path: Path) -> None:
     rows = [
-        {"name": "embed.weight", "shape": [100, 8], "other_names": ["head.weight"]},
-        {"name": "norm.weight", "shape": [8], "other_names": []},
+        {"name": "embed.weight", "shape": [100, 8], "other_names": ["head.weight"], "unit": 0},
+        {"name": "norm.weight", "shape": [8], "other_names": [], "unit": 0},
     ]
+    rows = [{**r, "trainable": True, "item_bytes": 4} for r in rows]
     told = [predicted(tmp_path, 1, 60, api, parameters=rows).assumptions for api in ("fsdp2", "fsdp1")]
     assert told[0] == () and [a.place for a in told[1]] == ["embed.weight"]
     assert "head.weight" in told[1][0].what and "800 parameters less" in told[1][0].what
