@@ -103,7 +103,7 @@ def accuracy(names: list[str], write: bool) -> None:
     every: list[Row] = []
     for name in names:
         more = json.loads((TRUTH / "again.json").read_text())["runs"]
-        cases = [(c, t) for c, t in truth(name) if not unmodelled(c)]
+        cases = truth(name)
         with tempfile.TemporaryDirectory() as folder:
             found = replayed([job(name, c) for c, _ in cases], Path(folder), 3600)
         kept = [
@@ -140,11 +140,6 @@ def accuracy(names: list[str], write: bool) -> None:
             (*parts, "## What is left after backward and in the optimizer", "", RESTS, *rest, "")
         )
         (ROOT / "docs" / "dryrun-accuracy.md").write_text(text)
-
-
-def unmodelled(case: dict[str, object]) -> bool:
-    """What the command refuses."""
-    return case["api"] == "fsdp1" and bool(case.get("offload"))
 
 
 if __name__ == "__main__":

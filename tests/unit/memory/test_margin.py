@@ -39,5 +39,5 @@ def test_a_peak_lies_within_the_margin(row: tuple[str, float, float, float, floa
 def test_reserved_memory_is_hardly_ever_above_its_band() -> None:
     """The verdict does not rest on it: what is reserved and free is given back before memory runs out."""
     above = {row[0]: row[3] / row[5] - 1 for row in ROWS if row[3] > row[5] + HALF}
-    assert len(above) <= len(ROWS) // 18  # most are nets of convolutions
+    assert len(above) <= len(ROWS) // 16  # most are nets of convolutions
     assert max(above.values(), default=0.0) <= 0.12
