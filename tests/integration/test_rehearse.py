@@ -192,10 +192,11 @@ def test_on_a_gpu_it_takes_what_it_takes_on_fake_tensors(script: tuple[str, ...]
         ("import torch\nraise KeyError('lr')\n", (), 1, "KeyError: 'lr'"),
         ("print('nothing to train')\n", (), 1, "ended before any forward"),
         ("import sys\nsys.exit(3)\n", (), 1, "status 3"),
+        ("import torch\nopen('missing/log.txt', 'w')\n", (), 1, "missing/log.txt'"),
         ("while True: pass\n", ("--deadline", "8"), 3, "optimizer steps"),
         ("import urllib.request as u\nu.urlopen('http://example.com/x')\n", (), None, "example.com"),
     ],
-    ids=["raises", "never steps", "exits", "forever", "network"],
+    ids=["raises", "never steps", "exits", "writes into no folder", "forever", "network"],
 )
 def test_a_script_that_does_not_train_is_one_finding(
     tmp_path: Path, text: str, options: tuple[str, ...], code: int | None, words: str
@@ -204,6 +205,7 @@ def test_a_script_that_does_not_train_is_one_finding(
     found, report = rehearse("python", "train.py", options=("--world-size", "4", *options), cwd=tmp_path)
     said = finding(report)
     assert words in said["found"] and "Traceback" not in said["found"]
+    assert "fsdp-doctor-rehearsal" not in said["found"]
     assert found == code if code is not None else found in (1, 3)
     if "KeyError" in words:
         assert said["subject"]["line"] == 2

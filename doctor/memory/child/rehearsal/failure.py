@@ -24,11 +24,12 @@ OFFLINE = ("offline", "couldn't connect", "could not connect", "Max retries", "n
 def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
     """Kind, text, place and traceback of an exception that ended the script."""
     cause = _cause(error)
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:]
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    trace = _as_meant(trace, rehearsal.folder)[-8000:]
     place = place_of(error) or place_of(cause)
     if isinstance(cause, Refusal):
         return {"kind": cause.kind, "text": cause.text, "place": cause.place or place, "trace": trace}
-    text = one_line(f"{type(error).__name__}: {error}")
+    text = one_line(_as_meant(f"{type(error).__name__}: {error}", rehearsal.folder))
     if rehearsal.mode == "fake":
         text = text.replace("cpu:0", "cuda:0")  # which stands for it
     kind, operator, module = "script", "", ""
@@ -76,6 +77,11 @@ def described(error: BaseException, rehearsal: Any) -> dict[str, object]:
         "phase": rehearsal.steps.phase if rehearsal.steps is not None else "",
         "step": rehearsal.steps.step if rehearsal.steps is not None else 0,
     }
+
+
+def _as_meant(text: str, folder: str) -> str:
+    """Paths as the script wrote them, and not where its writes are kept."""
+    return text.replace(os.path.join(os.path.realpath(folder), "written") + os.sep, os.sep)
 
 
 def _refused_file(error: BaseException) -> bool:
