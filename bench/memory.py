@@ -62,7 +62,7 @@ matter of timing; the verdict's margin holds the difference.
 RESTS = """A block may be larger than what was asked for: up to 1 MiB stays with it. Which free block that is follows from
 how the others lie, and so from the order in which operators allocate inside themselves and, under FSDP1, from when the
 GPU is done with blocks of other streams. The script that measured held on to one tensor more than a job would, the last
-buffer of the model (measure.py): 4 MiB of gptneo, 1 MiB of bigcode. Cases that are off by more than a thousandth:
+buffer of the model (measure.py): 4 MiB of gptneo and m2m, 1 MiB of bigcode. Cases that are off by more than a thousandth:
 """
 HEADS = (
     "| case | measured GiB | predicted GiB | peak % | after backward % | optimizer % | reserved: measured, band GiB |",
