@@ -133,6 +133,12 @@ _OPTIONS: tuple[Callable[[Callable[..., int]], Callable[..., int]], ...] = (
     click.option("--static-graph", is_flag=True, help="DDP's argument."),
     click.option("--find-unused-parameters", is_flag=True, help="DDP's argument."),
     click.option(
+        "--keep-ties",
+        is_flag=True,
+        help="FSDP1, DDP: tied weights stay one, as in a model that is built with memory. [default: apart, "
+        "as Module.to_empty makes them of meta tensors]",
+    ),
+    click.option(
         "--plan-only", is_flag=True, help="Read the units off the model and judge them; replay no step."
     ),
     click.option("--gpu", metavar="GPU", help='A product such as "H100 80GB", or a number of GiB.'),
@@ -186,6 +192,7 @@ def job_of(own: dict[str, object]) -> Job:
         gradient_as_bucket_view=bool(own["gradient_as_bucket_view"]),
         static_graph=bool(own["static_graph"]),
         find_unused_parameters=bool(own["find_unused_parameters"]),
+        keep_ties=bool(own["keep_ties"]),
     )
     try:
         job.validate()

@@ -101,14 +101,14 @@ def _buckets(more: int) -> tuple[Assumption, ...]:
 def _untied(about: Mapping[str, object], job: Job) -> Iterator[Assumption]:
     """Tied weights that FSDP1 and DDP take for several, as `Module.to_empty` makes them from meta tensors."""
     listed = about.get("parameters")
-    for p in listed if job.api != "fsdp2" and isinstance(listed, list) else ():
+    for p in listed if job.api != "fsdp2" and not job.keep_ties and isinstance(listed, list) else ():
         others = p.get("other_names") if isinstance(p, dict) else None
         if others:
             elements = prod(int(d) for d in p["shape"]) * len(others)
             what = (
                 f"it is made apart from {', '.join(map(str, others))}, as Module.to_empty makes it of meta "
                 f"tensors; a model that is built with memory shares it: {elements} parameters less, with "
-                "their gradients and states"
+                "their gradients and states (--keep-ties)"
             )
             yield Assumption(str(p["name"]), what, 1)
 

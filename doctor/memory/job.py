@@ -85,6 +85,8 @@ class Job:
     static_graph: bool = False
     find_unused_parameters: bool = False
     """The last four are DistributedDataParallel's arguments."""
+    keep_ties: bool = False
+    """FSDP1 and DDP: tied weights stay one, as in a model that is built with memory."""
     ranks_per_node: int = 8
     """Ranks that share a node: they share its host memory, and FSDP1's hybrid strategies shard among them."""
     host_gib: float | None = None

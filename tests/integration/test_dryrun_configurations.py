@@ -77,7 +77,10 @@ JOBS: dict[str, dict[str, object]] = {
     "fsdp2 routed 16": {**ROUTED, "imbalance": 16.0},
     "fsdp2 tuned": TUNED,
     "fsdp1 tuned": TUNED,
+    "fsdp1 tied": {"model_args": {"tied": True}, "keep_ties": True},
     "ddp": {},
+    "ddp tied": {"model_args": {"tied": True}, "keep_ties": True},
+    "ddp parted": {"model_args": {"tied": True}},
     "ddp views": {"gradient_as_bucket_view": True},
     "ddp no sync": {"accumulate": 2, "no_sync": True, "gradient_as_bucket_view": True},
 }
@@ -226,6 +229,14 @@ def test_flat_parameters_refuse_a_mixture(replayed: dict[str, Run | str]) -> Non
 
 def test_tied_weights_of_one_unit_are_one(of: type[Replayed]) -> None:
     assert of("fsdp2 tied").steps[0].after_backward == 2 * (S - SHARD) + BATCH
+
+
+def test_tied_weights_are_one_or_two_as_the_model_is_built(of: type[Replayed]) -> None:
+    whole, one = of("fsdp1").steps[0], of("fsdp1 tied").steps[0]
+    assert whole.after_backward - one.after_backward == 2 * SHARD
+    assert of("ddp parted").steps == of("ddp").steps
+    whole, one = of("ddp").steps[1], of("ddp tied").steps[1]
+    assert whole.opt_peak - one.opt_peak == 6 * MATRIX  # itself, its gradient in a bucket, Adam's states, a square
 
 
 @pytest.mark.parametrize("api", ["fsdp2", "fsdp1"])

@@ -6,7 +6,7 @@ predicted and what is measured cannot come to mean different programs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -39,8 +39,13 @@ class Ground(Protocol):
     def place_module(self, module: nn.Module) -> None:
         """Give one module's own meta parameters memory; FSDP1 asks for it."""
 
-    def data_parallel(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
-        """A model on meta tensors under DistributedDataParallel with these arguments; it has `no_sync`."""
+    def data_parallel(
+        self, model: nn.Module, options: Mapping[str, Any], tie: Callable[[nn.Module], None]
+    ) -> nn.Module:
+        """A model on meta tensors under DistributedDataParallel with these arguments; it has `no_sync`.
+
+        `tie` is called with it once it has memory.
+        """
 
     def buffer(self, buffer: torch.Tensor) -> torch.Tensor:
         """The buffer of a module where the module runs."""
@@ -85,9 +90,12 @@ class FakeGround:
         """See `Ground`."""
         module.to_empty(device="cpu", recurse=False)
 
-    def data_parallel(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
+    def data_parallel(
+        self, model: nn.Module, options: Mapping[str, Any], tie: Callable[[nn.Module], None]
+    ) -> nn.Module:
         """See `Ground`: the reducer is modelled, the model itself stays."""
         model.to_empty(device="cpu")
+        tie(model)
         self._ddp = DataParallel(model, self._tracker, options)
         model.no_sync = self._ddp.no_sync
         return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -68,9 +68,12 @@ class RealGround:
         module.to_empty(device=self.device, recurse=False)
         _fill(module, recurse=False)
 
-    def data_parallel(self, model: nn.Module, options: Mapping[str, Any]) -> nn.Module:
+    def data_parallel(
+        self, model: nn.Module, options: Mapping[str, Any], tie: Callable[[nn.Module], None]
+    ) -> nn.Module:
         """See `Ground`: the real reducer, in a group of one rank, since its ranks compare shapes."""
         model.to_empty(device=self.device)
+        tie(model)
         _fill(model, recurse=True)
         for buffer in model.buffers():
             buffer.zero_()
