@@ -235,7 +235,8 @@ def test_tied_weights_are_one_or_two_as_the_model_is_built(of: type[Replayed]) -
     whole, one = of("fsdp1").steps[0], of("fsdp1 tied").steps[0]
     assert whole.after_backward - one.after_backward == 2 * SHARD
     assert of("ddp parted").steps == of("ddp").steps
-    whole, one = of("ddp").steps[1], of("ddp tied").steps[1]  # itself, gradient, bucket, two states, their root
+    # itself, its gradient, the bucket, two states, their root
+    whole, one = of("ddp").steps[1], of("ddp tied").steps[1]
     assert whole.opt_peak - one.opt_peak == 6 * MATRIX
 
 
