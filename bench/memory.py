@@ -43,8 +43,8 @@ ABOUT = """# Predicted against measured peaks
 Written by `python -m bench.memory accuracy --write`. Truth: one H200, torch 2.11 + CUDA 13.0, cuDNN 9.19, rank 0 of N
 over a fake process group (DDP: over NCCL), three steps. Errors are predicted over measured, less one. `shared`, `more`
 and `hf` are the cases that the replay was first compared with; `own` are models and options measured afterwards;
-`ranks` ran on so many GPUs of one host, over NCCL, and those of `ranks_more` shared one GPU, each as a host of its own
-(rank 0; the other ranks are the further runs). `fresh` and `fresh_more` are families that no earlier set holds.
+`ranks` and `ranks_more` ran with so many real ranks over NCCL, which shared one GPU, each as a host of its own (rank 0;
+the other ranks are the further runs). `fresh` and `fresh_more` are families that no earlier set holds.
 
 The 29 cases of `blind` were predicted before any of them was measured: of 27 peaks 14 were right to 0.001 %, 25 within
 0.42 %; a segmentation head was 2.8 % too low and a 3-D net of two paths 8.9 % too high. The other two end with an
