@@ -76,6 +76,7 @@ class Replay:
             stage.enter("making the batch")
             self.events.mark("batch")
             batch = batch_of(job, made_by, "cpu")
+            tracker.steps = True
             loop = Loop(sharded, batch, job)
             self.hint = loop.hint
             order.install()

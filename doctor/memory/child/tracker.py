@@ -50,6 +50,8 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         self.seen: dict[str, int] = {}
         self.running: Any = None
         self.failed_in = ""
+        self.steps = False
+        """Whether the training loop runs: what a batch is made of is looked at once it is there."""
         self._pending: tuple[weakref.ref[Any], int, int] | None = None
 
     # ------------------------------------------------------------------------------------ dispatch
@@ -63,7 +65,7 @@ class Tracker(Storages, TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        if "device" in kwargs:
+        if self.steps and "device" in kwargs:
             self._placed(kwargs["device"])
         if self._pending is not None:
             self._settle()
