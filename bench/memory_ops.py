@@ -135,12 +135,17 @@ def one(
     except Exception as error:
         return Found(name, forward, backward, f"{type(error).__name__}: {error}".split("\n")[0][:200])
     said = [real["forward"], *([real["backward"]] if "backward" in real else [])]
-    return Found(name, forward, backward, in_order=list(map(rounded, steps)) == list(map(rounded, said)))
+    return Found(name, forward, backward, in_order=in_blocks(steps) == in_blocks(said))
 
 
-def rounded(sizes: list[int]) -> list[int]:
-    """Sizes in whole blocks of the allocator; frees stay negative."""
-    return [-(-abs(s) // 512) * (512 if s > 0 else -512) for s in sizes]
+def rounded(size: int) -> int:
+    """Bytes in whole blocks of the allocator; frees stay negative."""
+    return (1 if size > 0 else -1) * -(-abs(size) // 512) * 512
+
+
+def in_blocks(calls: list[list[int]]) -> list[list[int]]:
+    """Sizes of each call as the allocator rounds them."""
+    return [[rounded(size) for size in call] for call in calls]
 
 
 def sizes(events: Rows, at: int) -> list[int]:

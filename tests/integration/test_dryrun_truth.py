@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.memory_ops import rounded
 from fsdp_doctor.memory.bounds import reserved
 from fsdp_doctor.memory.events import ALLOCATE, FREE, MARK, EventList
 from fsdp_doctor.memory.lag import Lag
@@ -183,11 +184,6 @@ def test_what_torch_refuses_on_the_gpu_is_refused_in_its_words(tmp_path: Path) -
     cases = [c for c in json.loads((folder / "cases.json").read_text()) if c["id"] in REFUSED]
     for case, found in zip(cases, runs([job("own", c) for c in cases], tmp_path, 180), strict=True):
         assert found == said[case["id"]], case["id"]
-
-
-def rounded(size: int) -> int:
-    """The allocator's blocks are whole times 512 bytes."""
-    return (1 if size > 0 else -1) * -(-abs(size) // 512) * 512
 
 
 def asked(found: EventList) -> list[tuple[int, int | None]]:

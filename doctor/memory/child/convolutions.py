@@ -11,7 +11,7 @@ import torch
 
 from . import convolution_kernels as kernels
 from .convolution_layer import Layer
-from .course import Course, nbytes
+from .course import Course, copied
 from .reductions import buffers
 
 
@@ -33,7 +33,7 @@ def forward(
         return course
     places = _places(x, w.shape[2:], stride, padding, dilation, transposed)
     layer = Layer.of(x, w, places, stride, transposed, groups)
-    return course.take(_copy(w), _copy(x), kernels.forward(layer))
+    return course.take(copied(w), copied(x), kernels.forward(layer))
 
 
 def backward(processors: int, go: Any, x: Any, w: Any, *args: Any, **__: Any) -> Course:
@@ -45,13 +45,13 @@ def backward(processors: int, go: Any, x: Any, w: Any, *args: Any, **__: Any) ->
         course.result(int(first)).result(int(not first))
     else:
         layer = Layer.of(x, w, go.numel() // go.shape[1], stride, transposed, groups)
-        copied = 0 if transposed else _copy(go)
-        throughout = course.hold(_copy(go) if transposed else 0)
+        of_go = 0 if transposed else copied(go)
+        throughout = course.hold(copied(go) if transposed else 0)
         course.result(0)
         if mask[0]:
-            held = course.hold(_copy(w), copied)
+            held = course.hold(copied(w), of_go)
             course.lend(kernels.backward_input(layer)).give(*held)
-        held = course.hold(copied, _copy(x)) if mask[1] else []
+        held = course.hold(of_go, copied(x)) if mask[1] else []
         course.result(1)
         if mask[1]:
             course.lend(kernels.backward_weight(layer, processors)).give(*held)
@@ -72,11 +72,6 @@ def as_it_is(x: Any, w: Any, transposed: Any, groups: Any) -> bool:
 def by_channel(x: Any, groups: Any, transposed: Any) -> bool:
     """Whether each channel has a filter of its own."""
     return bool(groups > 1 and groups == x.shape[1] and not transposed)
-
-
-def _copy(t: Any) -> int:
-    """Bytes of the copy that makes a tensor contiguous, such as a part of what was concatenated."""
-    return 0 if t.is_contiguous() else nbytes(t)
 
 
 def _places(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, transposed: Any) -> int:

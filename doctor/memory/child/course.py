@@ -59,6 +59,11 @@ def nbytes(t: Any) -> int:
     return int(t.numel()) * int(t.element_size())
 
 
+def copied(t: Any) -> int:
+    """Bytes of the copy that makes a tensor contiguous, such as a part of what was concatenated."""
+    return 0 if t.is_contiguous() else nbytes(t)
+
+
 def sort_space(n: int, bits: int = 64, key: int = 8) -> int:
     """Bytes to sort n keys and 64-bit words by some bits of the key: cub's radix sort, as an H200 took it."""
     if n <= SORTED_BY_ONE:

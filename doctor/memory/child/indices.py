@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .course import Course, counted_space, nbytes, scan_space, sort_space, unique_space
+from .course import Course, copied, counted_space, nbytes, scan_space, sort_space, unique_space
 
 LONG_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
 """Rows, and the length of a row from which several blocks look for its largest values."""
@@ -30,8 +30,8 @@ def embedding(weight: Any, indices: Any, *_: Any, **__: Any) -> Course:
 def embedding_backward(go: Any, indices: Any, rows: Any, *_: Any, **__: Any) -> Sequence[int] | Course:
     """A copy of what is not contiguous; where the indices are sorted, parts of sums (Embedding.cu)."""
     n = int(indices.numel())
-    course, copied = _side_by_side(go), 0 if indices.is_contiguous() else nbytes(indices)
-    return _sorted(course, go, n, int(rows), copied) if n > SORTED_FROM else course.take(copied).results()
+    course, spread = Course().take(copied(go)), copied(indices)
+    return _sorted(course, go, n, int(rows), spread) if n > SORTED_FROM else course.take(spread).results()
 
 
 def bag_results(args: Any, kwargs: Any, out: Any) -> Iterator[tuple[Any, int]]:
@@ -58,15 +58,10 @@ def bag_backward(
     n = int(indices.numel())
     if int(mode) == 2 or sparse or not n:
         return ()
-    return _sorted(_side_by_side(go), go, n, int(rows))
+    return _sorted(Course().take(copied(go)), go, n, int(rows))
 
 
-def _side_by_side(go: Any) -> Course:
-    """A course that begins with a copy of a gradient which is not contiguous."""
-    return Course().take(0 if go.is_contiguous() else nbytes(go))
-
-
-def _sorted(course: Course, go: Any, n: int, rows: int, copied: int = 0) -> Course:
+def _sorted(course: Course, go: Any, n: int, rows: int, spread: int = 0) -> Course:
     """Go on with a course: sort, find the segments, add up their parts."""
     segments = min(n, rows)
     parts = n // ROWS_PER_THREAD + segments
@@ -76,7 +71,7 @@ def _sorted(course: Course, go: Any, n: int, rows: int, copied: int = 0) -> Cour
         n // segments >= MANY_TO_A_SEGMENT
     ):  # by the segment of each part, to the gradient at once if it is fp32
         sums = [8 * parts, segments * width if go.element_size() == 2 else 0]
-    course.take(8 * n, 8 * n, copied, 8 * n)
+    course.take(8 * n, 8 * n, spread, 8 * n)
     places = course.taken
     course.lend(sort_space(n)).give(places).results()
     course.take(8 * n, 8, 8 * n)
@@ -136,7 +131,7 @@ def put(
     beside = at == list(range(at[0], at[-1] + 1))
     inner = [s for d, s in enumerate(x.shape) if (d > at[-1] if beside else d not in at)]
     rows = (int(x.numel()) - 1) // max(1, prod(inner))
-    course.take(0 if values.is_contiguous() else nbytes(values), 0 if beside else nbytes(x))
+    course.take(copied(values), 0 if beside else nbytes(x))
     return course.take(8 * n, 8 * n, 8 * n).lend(sort_space(n, max(1, rows.bit_length())))
 
 

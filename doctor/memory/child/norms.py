@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from .course import Course, nbytes
+from .course import Course, copied
+from .reductions import power_of_two
 
 HALF = (torch.float16, torch.bfloat16)
 THREADS, TILE, EACH, MOST_BLOCKS, FEWEST_BLOCKS = 512, 32, 16, 128, 8
@@ -17,12 +18,12 @@ THREADS, TILE, EACH, MOST_BLOCKS, FEWEST_BLOCKS = 512, 32, 16, 128, 8
 
 def layer_norm(x: Any, *_: Any, **__: Any) -> Course:
     """A copy of an input that is not contiguous."""
-    return Course().take(_copied(x)).results()
+    return Course().take(copied(x)).results()
 
 
 def layer_norm_backward(go: Any, x: Any, *_: Any, **__: Any) -> Course:
     """Copies of input and gradient where they are not contiguous; the gradient's comes last."""
-    return Course().take(_copied(x)).results().take(_copied(go))
+    return Course().take(copied(x)).results().take(copied(go))
 
 
 def group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, *_: Any) -> Sequence[int]:
@@ -65,10 +66,6 @@ def batch_norm_backward(
     return course.result(0)
 
 
-def _copied(x: Any) -> int:
-    return 0 if x.is_contiguous() else nbytes(x)
-
-
 def _torchs(x: Any, weight: Any) -> bool:
     """Whether torch's own kernel runs: cuDNN takes three dimensions and more with fp32 weights, no bf16."""
     cudnn = x.dtype != torch.bfloat16 and weight is not None and weight.dtype == torch.float32
@@ -86,15 +83,11 @@ def _staged(x: Any, values: int) -> tuple[int, ...]:
     """fp32 values of each channel of each block of rows, and a semaphore for each column of blocks."""
     channels = int(x.shape[1])
     rows = prod(int(s) for s in x.shape) // max(1, channels)
-    wide = min(_power(channels), TILE)
-    high = min(_power(-(-rows // EACH)), THREADS // wide)
+    wide = min(power_of_two(channels), TILE)
+    high = min(power_of_two(-(-rows // EACH)), THREADS // wide)
     if wide * high != THREADS:
-        wide = min(_power(channels), THREADS // high)
+        wide = min(power_of_two(channels), THREADS // high)
     blocks = min(-(-rows // (high * EACH)), MOST_BLOCKS)
     if blocks < FEWEST_BLOCKS:
         return ()
     return (4 * values * channels * blocks, 4 * -(-channels // wide))
-
-
-def _power(n: int) -> int:
-    return 1 << (max(1, n).bit_length() - 1)

@@ -37,7 +37,7 @@ def buffers(x: Any, dims: Iterable[int] | None, processors: int, item: int = 4) 
             vector = _vector(x, reduced, kept)
             width //= vector
     most = THREADS // vector
-    wide, high = min(_power(width), most), min(_power(height), most)
+    wide, high = min(power_of_two(width), most), min(power_of_two(height), most)
     block_width = min(wide, WARP)
     block_height = min(high, most // block_width)
     block_width = min(wide, most // block_height)
@@ -90,5 +90,6 @@ def _product(dims: list[tuple[int, int]]) -> int:
     return n
 
 
-def _power(n: int) -> int:
+def power_of_two(n: int) -> int:
+    """The largest that is not above n; 1 for none."""
     return 1 << (max(1, n).bit_length() - 1)

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from .course import Course, nbytes, scan_space
+from .course import Course, copied, nbytes, scan_space
 
 
 def softmax(x: Any, *_: Any, **__: Any) -> Course:
     """A copy of an input that is not contiguous, for the kernel alone."""
-    return Course().results().lend(0 if x.is_contiguous() else nbytes(x))
+    return Course().results().lend(copied(x))
 
 
 def safe_softmax(x: Any, dim: int, *_: Any, **__: Any) -> Course:

@@ -31,7 +31,7 @@ from .blocks import repeated
 from .data_parallel import options
 from .ground import Ground
 from .loading import Refused
-from .ties import Ties, untied
+from .ties import Ties
 
 HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 PREFETCH = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}
@@ -141,16 +141,14 @@ class Sharded:
     def placed(self) -> nn.Module:
         """Give the parameters memory and, for FSDP1 and DDP, wrap."""
         ground, model = self.ground, self.model
-        ties = Ties(model) if self.job.get("keep_ties") else None
+        ties = Ties(model, kept=bool(self.job.get("keep_ties")))
         if self.api == "fsdp2":
             ground.place_shards(model, bool(self.job.get("offload")))
             if self.job.get("offload"):
                 self._place_ignored()
         elif self.api == "ddp":
             self._activation_checkpointing()
-            model = self.model = ground.data_parallel(
-                model, options(self.job), ties.whole if ties else untied
-            )
+            model = self.model = ground.data_parallel(model, options(self.job), ties.whole)
         else:
             if self.job.get("offload"):
                 ground.keep_on_host(self.api)
@@ -158,7 +156,7 @@ class Sharded:
             model = self.model = FullyShardedDataParallel(
                 model,
                 auto_wrap_policy=ModuleWrapPolicy(self.wrap) if self.wrap else None,
-                param_init_fn=ties.after(ground.place_module) if ties else ground.place_module,
+                param_init_fn=ties.after(ground.place_module),
                 device_id=torch.device(ground.device, 0) if ground.device != "cpu" else torch.device("cpu"),
                 use_orig_params=self.job.get("use_orig_params", True),
                 ignored_modules=self.ignored or None,

@@ -13,13 +13,15 @@ from torch import nn
 
 
 class Ties:
-    """The places that share a parameter, as they were on meta tensors."""
+    """The places that share a parameter, as they were on meta tensors; none where ties are not `kept`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, kept: bool) -> None:
         self._shared: dict[tuple[int, str], int] = {}
         """Module and name to the number of what is shared there."""
         self._made: dict[int, Any] = {}
-        self._modules: list[nn.Module] = list(model.modules())  # kept, so that no id is given twice
+        self._modules: list[nn.Module] = (
+            list(model.modules()) if kept else []
+        )  # kept, so that no id is given twice
         places: dict[int, list[tuple[int, str]]] = {}
         for module in self._modules:
             for name, parameter in module._parameters.items():
@@ -48,7 +50,3 @@ class Ties:
             self.restore(module)
 
         return placed
-
-
-def untied(model: nn.Module) -> None:
-    """Leave parameters as `to_empty` made them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .course import Course, nbytes
+from .course import Course, copied, nbytes
 
 SMALL = 32
 """Rows of a matrix up to which cuBLAS solves a batch at once."""
@@ -47,7 +47,7 @@ def scattered(x: Any, mask: Any, *_: Any, **__: Any) -> Sequence[int]:
 def rolled(x: Any, _shifts: Any, dims: Any = (), *_: Any) -> Course:
     """One dimension after the other, each into a tensor of its own; the first from a contiguous copy."""
     course, size = Course(), nbytes(x)
-    copy = course.hold(0 if x.is_contiguous() else size)
+    copy = course.hold(copied(x))
     turns = max(1, len(dims))
     for _turn in range(turns - 1):
         course.take(size).give(*copy)

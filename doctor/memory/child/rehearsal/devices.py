@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.distributed.utils import _to_kwargs
 
 from .. import values
 from ..events import Events
@@ -40,6 +41,12 @@ def translated(value: Any) -> Any:
     if isinstance(value, str) and value.split(":")[0] == "cuda":
         return GPU
     return value
+
+
+def on_gpu(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """What a root module is called with, moved to the GPU as DDP and FSDP move it."""
+    moved, named = _to_kwargs(args, kwargs, GPU, False)
+    return moved[0], named[0]
 
 
 class DeviceTracker(Tracker):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from ..fences import leave
 
 
-def of_exit(error: SystemExit, rehearsal: Any = None) -> dict[str, object]:
+def of_exit(error: SystemExit, rehearsal: Any) -> dict[str, object]:
     """Status, words and place of `sys.exit`, `quit` and the like; an object that is no number is printed.
 
     A script that gives up after a program which it started failed is not at fault.
@@ -19,7 +19,7 @@ def of_exit(error: SystemExit, rehearsal: Any = None) -> dict[str, object]:
     number = code if isinstance(code, int) else int(code is not None)
     said = "" if code is None or isinstance(code, int) else str(code)
     ended: dict[str, object] = {"code": number, "said": said, "place": place_of(error)}
-    programs = getattr(rehearsal, "programs", None)
+    programs = rehearsal.programs
     blamed = programs.blamed(None) if programs is not None and number and not rehearsal.steps.done else None
     if blamed is not None:
         text = f"the script exited with status {number}" + (f" and says: {said[:200]}" if said else "")

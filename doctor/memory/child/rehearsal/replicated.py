@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.utils import _to_kwargs
 
 from ..data_parallel import OPTIONS, DataParallel
-from .devices import CUDA, GPU, DeviceTracker
+from .devices import CUDA, DeviceTracker, on_gpu
 from .notes import Notes
 
 RULES = "DistributedDataParallel: its reducer is C++, and followed by its rules"
@@ -68,8 +67,7 @@ def install(tracker: DeviceTracker, notes: Notes) -> None:
             self._rules.before_forward()
         if self.device_ids is None:
             return args, kwargs
-        moved, named = _to_kwargs(args, kwargs, GPU, False)
-        return moved[0], named[0]
+        return on_gpu(args, kwargs)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = begin(self, *args, **kwargs)

@@ -6,10 +6,9 @@ import sys
 from typing import Any
 
 import torch
-from torch.distributed.utils import _to_kwargs
 
 from . import replicated
-from .devices import GPU, DeviceTracker, fake_buffers, translated
+from .devices import GPU, DeviceTracker, fake_buffers, on_gpu, translated
 from .notes import Notes
 
 
@@ -62,8 +61,7 @@ def _inputs() -> None:
         args, kwargs = real(self, module, args, kwargs)
         if not root or self._device != GPU or not (args or kwargs):
             return args, kwargs
-        moved, named = _to_kwargs(args, kwargs, GPU, False)
-        return moved[0], named[0]
+        return on_gpu(args, kwargs)
 
     kind._root_pre_forward = before
 
